@@ -7,9 +7,10 @@ Their requests are found before:
     the workflow's own run:                                    ask(a) waits, ask(b) and ask(c) find their replies
 
 Reading goes on only from a step that runs alone, and ends where the next steps are not certain: behind a step that may
-raise, at an event of an unknown class, at the end of the workflow. Where several events are on their way, the order of
-the steps is not certain. So only requests of the steps that these events begin are made: none of these steps may change
-the state or end the workflow, and what follows each of them is read to see that the workflow does not end there.
+raise, at an event of an unknown class, at the end of the workflow. Where several events are on their way, or several
+steps begin at once, the order of the steps is not certain. So only requests of the steps that these events begin are
+made: none of these steps may change the state or end the workflow, and what follows each of them is read to see that
+the workflow does not end there.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from llama_index.core.workflow import StartEvent, StopEvent
 
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.reading_workflows import (
+    Beginning,
     Running,
     StepContext,
     beginning,
+    ending,
     is_simple,
     kind_of_event,
     may_send,
@@ -52,27 +55,36 @@ def read_step(run: Run, steps: Steps, name: str, values: Mapping[str, Any]) -> A
 def later_steps(steps: Steps, name: str, given: Mapping[str, Any]) -> LaterSteps | None:
     """Return the steps behind one that begins now; None unless the step runs alone, or first of several."""
     event = given.get(steps.functions[name]._step_config.event_name)
-    begins = beginning(event) if steps.is_whole else None
-    if begins is None or begins.first[:1] != [name] or steps.functions.keys() != {*begins.names}:
+    begins = beginning(name, event) if steps.is_whole else None
+    if begins is None or steps.functions.keys() != {*begins.names}:
         return None
-    if not isinstance(event, StartEvent) and any(map(may_send, steps.functions.values())):
-        return None  # an event may be on its way
-    return LaterSteps(steps, begins.names, begins.first, begins.buffers)
+    if begins.coming is None:
+        is_known = isinstance(event, StartEvent) or not any(map(may_send, steps.functions.values()))
+        return LaterSteps(steps, name, begins, begins.others) if is_known else None
+    others = [*begins.others, *(pair for to, each in begins.coming for pair in _begun_by(steps, begins, to, each))]
+    may_end = any(isinstance(each, StopEvent) for _, each in begins.coming)
+    return None if may_end else LaterSteps(steps, name, begins, others)
+
+
+def _begun_by(steps: Steps, begins: Beginning, to: str | None, event: Any) -> list[tuple[str, Any]]:
+    kinds = {each: steps.functions[each]._step_config.accepted_events for each in begins.names}
+    return [(each, event) for each in begins.names if each == to or (to is None and type(event) in kinds[each])]
 
 
 @dataclass(eq=False)
 class LaterSteps:
     """The steps behind the first of a workflow's steps that is read.
 
-    `names`, `first`, `buffers`: see `Beginning`. `reached`: how often each step was read in the last evaluation;
+    `name`: the first step, whose begin is `begins`. `others`: the steps that begin beside it, each with its event.
+    `reached`: how often each step was read in the last evaluation;
     `has_come`: whether that evaluation has read the first step to its end. `begun`: how often each step has begun in
     the workflow's own run, the first step aside.
     """
 
     steps: Steps
-    names: Sequence[str]
-    first: Sequence[str]
-    buffers: Mapping[str, Mapping[str, Sequence[Any]]]
+    name: str
+    begins: Beginning
+    others: Sequence[tuple[str, Any]]
     reached: Counter[str] = field(default_factory=Counter)
     begun: Counter[str] = field(default_factory=Counter)
     has_come: bool = False
@@ -86,20 +98,23 @@ class LaterSteps:
         self.begun[name] += 1
         return self.begun[name] <= self.reached[name]
 
-    def read(self, run: Run, event: Any, value: Any, context: StepContext, buffers: Any) -> None:
-        """Read the steps behind the first one, which was given an `event` and has returned a `value`."""
+    def read(self, run: Run, value: Any, context: StepContext, buffers: Any, others: Sequence[tuple[str, Any]]) -> None:
+        """Read the steps beside the first one (`others`), or behind it: it has returned a `value`."""
         self.has_come = True
-        self.reached = _Reading(self, run, context, buffers).go_on(event, value)
+        self.reached = _Reading(self, run, context, buffers, others).go_on(value)
 
 
 @dataclass(eq=False)
 class StepRun(OwnRun):
-    """One run of a step. `later`: the steps behind it, if they are read; `workflow`: the run of the workflow.
+    """One run of a step, which begins with an `event`.
+
+    `later`: the steps behind it, if they are read; `workflow`: the run of the workflow.
 
     `joined`: the earlier step whose reading has gone on to this one. `is_open`: whether that is so is not known yet.
     """
 
     step: str = ""
+    event: Any = None
     later: LaterSteps | None = None
     workflow: Running | None = None
     joined: StepRun | None = None
@@ -129,10 +144,9 @@ class StepRun(OwnRun):
 
     def go_on(self, run: Run, found: Any) -> None:
         """Read the later steps."""
-        values, value, context, buffers = found
-        if self.later is not None and not (run.skipped or run.used or run.gates or run.has_changed_given):
-            event = values[self.later.steps.functions[self.step]._step_config.event_name]
-            self.later.read(run, event, value, context, buffers)
+        value, context, buffers, others = found
+        if self.later is not None and not (run.skipped or run.used or run.has_changed_given):
+            self.later.read(run, value, context, buffers, others)
 
     # --- the runs of later steps -------------------------------------------------------------------------------------
 
@@ -174,6 +188,8 @@ class StepRun(OwnRun):
     def end(self, *, is_failed: bool = False) -> None:
         """See `OwnRun`. The reading of later steps goes on, unless this step has failed."""
         self._has_ended = True
+        if not is_failed:
+            ending(self.step, self.event)
         if self.joined is not None:
             if is_failed:
                 self.joined._leave()
@@ -221,20 +237,22 @@ class _Reading:
     run: Run
     context: StepContext
     buffers: Mapping[str, Mapping[str, Sequence[Any]]]
+    others: Sequence[tuple[str, Any]]
     reached: Counter[str] = field(default_factory=Counter)
     contexts: list[StepContext] = field(default_factory=list)
     open: Counter[str] = field(default_factory=Counter)
 
-    def go_on(self, event: Any, value: Any) -> Counter[str]:
+    def go_on(self, value: Any) -> Counter[str]:
         """Read on, and return how often each step was read."""
         with contextlib.suppress(Stalled, Undecided, Exception):
-            self._go_on(event, self._events(value, self.context))
+            self._go_on(self._events(value, self.context))
         return self.reached
 
-    def _go_on(self, event: Any, events: list[Any]) -> None:
-        name, *together = self.later.first
-        if together:
-            self._fan([(each, event) for each in together], events, [name])
+    def _go_on(self, events: list[Any]) -> None:
+        if self.others:
+            self.open[self.later.name] += bool(self.run.asks)
+            if not any(map(self._may_end, self.later.begins.ended)):
+                self._fan(self.others, events, [self.later.name, *self.later.begins.queued])
             return
         while len(following := [(name, each) for each in events for name in self._acceptors(each)]) == 1:
             events = self._read(*following[0])
@@ -245,17 +263,21 @@ class _Reading:
         if not all(map(self._may_run_beside, {*beside, *(name for name, _ in following)})):
             return
         self._drain(events)
-        run, own = self.run, dict[str, frozenset[Hashable]]()
+        run, own = self.run, {self.later.name: self._of_replies()} if beside else {}
         for name, event in following:
             if self.open[name] >= self._config(name).num_workers:
                 return
             asked, mine = len(run.asks), own.get(name, NO_SOURCES)
             run.gates -= mine  # the runs of one step are like the rounds of one loop, see `asking.Ask`
             events = self._read(name, event, is_beside=True)
-            own[name] = mine | {gate for gate in run.gates if type(gate) is tuple}  # of the replies in that run
+            own[name] = mine | self._of_replies()
             run.gates |= mine
             self.open[name] += len(run.asks) > asked
             self._drain(events)
+
+    def _of_replies(self) -> frozenset[Hashable]:
+        """Return the gates that stand for replies which a step may not be able to read."""
+        return frozenset(gate for gate in self.run.gates if type(gate) is tuple)
 
     def _drain(self, events: list[Any]) -> None:
         """Read the steps that follow one of several events. Raises: Stalled if these steps make requests."""
@@ -318,13 +340,17 @@ class _Reading:
         kind = kind_of_event(event)
         if kind is None or foreign.is_subtype(kind, StopEvent):
             raise Stalled("the workflow may end")
-        return [name for name in self.later.names if any(each is kind for each in self._config(name).accepted_events)]
+        return [
+            name for name in self.later.begins.names if any(each is kind for each in self._config(name).accepted_events)
+        ]
 
     def _config(self, name: str) -> Any:
         return self.later.steps.functions[name]._step_config
 
     def _may_run_beside(self, name: str) -> bool:
         """Whether a step neither ends the workflow nor changes its state."""
+        return not (self._may_end(name) or may_write(self.later.steps.functions[name]))
+
+    def _may_end(self, name: str) -> bool:
         kinds = self._config(name).return_types
-        may_end = any(not foreign.is_class(each) or foreign.is_subtype(each, StopEvent) for each in kinds)
-        return not (may_end or may_write(self.later.steps.functions[name]))
+        return any(not foreign.is_class(each) or foreign.is_subtype(each, StopEvent) for each in kinds)

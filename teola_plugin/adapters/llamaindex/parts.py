@@ -208,10 +208,11 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
     reads = known is not None and any(map(_reads_state, [function] if later is None else steps.functions.values()))
     state, is_checked = state_of(known) if reads else (None, True)
     is_async = inspect.iscoroutinefunction(function)
-    buffers = {**(later.buffers if later is not None else {}), name: buffers_of_step()}
+    others = [*later.others] if later is not None else []
+    buffers = {**(later.begins.buffers if later is not None else {}), name: buffers_of_step()}
 
     def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
-        values, state, buffers = copies
+        values, state, buffers, others = copies
         if later is not None:
             later.begin()
 
@@ -220,11 +221,11 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
 
         context = StepContext(state, is_checked, buffers.get(name, {}), is_steady, is_async)
         value = read_step(run, steps, name, {**values, **dict.fromkeys(contexts, Opaque(context, is_own=True))})
-        return values, value, context, buffers
+        return value, context, buffers, others
 
     own = StepRun(
-        program, [given, state, buffers], steps.readings[name], is_async, writes=may_write(function), step=name,
-        later=later, workflow=workflow,
+        program, [given, state, buffers, others], steps.readings[name], is_async, writes=may_write(function), step=name,
+        event=given.get(vars(function)["_step_config"].event_name), later=later, workflow=workflow,
     )  # fmt: skip
     return own
 

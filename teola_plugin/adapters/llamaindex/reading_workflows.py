@@ -175,7 +175,8 @@ def kind_of_event(value: Any) -> type | None:
 def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id: Any = None) -> Any:
     """As `Context.collect_events`, from the buffers at the begin of the step."""
     run.require_known(buffer_id)
-    if type(expected) is not list or not foreign.is_kind_of(ev, Event):
+    kind = kind_of_event(ev)
+    if type(expected) is not list or kind is None:
         raise Undecided if run.is_unknown(expected) else Barrier("it collects events in an unusual way")
     if not all(type(each) is Opaque and foreign.is_class(each.held) for each in expected):
         raise Barrier("it collects events in an unusual way")
@@ -184,8 +185,10 @@ def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id
     events = [*context.collected.get(buffer_id or "default", ()), ev]
     wanted = Counter(id(each.held) for each in expected)
     wanted.subtract(id(type(each)) for each in events[:-1])
-    if +wanted != Counter([id(type(ev))]):
+    if +wanted != Counter([id(kind)]):
         return None
+    if type(ev) is Unknown:
+        raise Stalled("what an event holds is not certain") if context.is_beside else Undecided
     found = []
     for kind in expected:
         at = next(at for at, each in enumerate(events) if type(each) is kind.held)
@@ -200,24 +203,35 @@ def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id
 
 @dataclass(frozen=True)
 class Beginning:
-    """The steps of a workflow's run that begin with the same event, while no other step runs or waits.
+    """The begin of a step of a workflow's run, while no other step runs or waits.
 
-    `names`: all steps in the order in which they begin with an event, `first` those that begin now. `buffers`: the
-    events collected by each step so far.
+    `names`: all steps in the order in which they begin with an event. `others`: the steps that begin with it, each with
+    its event. `coming`: events that steps have sent, each with the step that they are sent to, if to one; None if they
+    are not known. `ended`: the steps that have ended a moment ago. `queued`: those that begin once a worker is free.
+    `buffers`: the events collected by each step so far.
     """
 
     names: Sequence[str]
-    first: Sequence[str]
+    others: Sequence[tuple[str, Any]]
+    coming: Sequence[tuple[str | None, Any]] | None
+    ended: Sequence[str]
+    queued: Sequence[str]
     buffers: Mapping[str, Mapping[str, Sequence[Any]]]
 
 
 class Running:
-    """One run of a workflow by LlamaIndex's engine. `reading`: the step from which later steps are read, if any."""
+    """One run of a workflow by LlamaIndex's engine.
+
+    `reading`: the step from which later steps are read, if any. `begun`: the events of steps that have begun, `sent`:
+    what those that have ended have sent; by the step and the event's id.
+    """
 
     reading: Any = None
 
     def __init__(self, engine: Any) -> None:
         self._engine = weakref.ref(engine)
+        self.begun: dict[tuple[str, int], Any] = {}
+        self.sent: dict[tuple[str, int], list[Any]] = {}
 
     @property
     def engine(self) -> Any:
@@ -246,20 +260,41 @@ def _known_to_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def beginning(event: Any) -> Beginning | None:
-    """Return the steps that begin with this event, if no other step of the workflow runs or waits."""
+def beginning(name: str, event: Any) -> Beginning | None:
+    """Note that a step begins with this event; return None if another step runs or waits."""
     now = running.get()
     state = getattr(now.engine, "state", None) if now is not None else None
-    if state is None or state.children:
+    if now is None or state is None:
         return None
+    now.begun[name, id(event)] = event
     workers = {str(each): worker for each, worker in state.workers.items()}
-    begun = {name: worker.in_progress for name, worker in workers.items() if worker.in_progress}
-    if not all(len(each) == 1 and each[0].event is event and not each[0].attempts for each in begun.values()):
+    queued = [each for each, worker in workers.items() if worker.queue]
+    known = getattr(state, "deliveries", None)  # older engines do not know what is on its way
+    coming, others, ended = [*(known or {}).values()], list[tuple[str, Any]](), list[str]()
+    for each, one in [(each, one) for each, worker in workers.items() for one in worker.in_progress]:
+        key = each, id(one.event)
+        if one.attempts or (key in now.begun and key not in now.sent and key != (name, id(event))):
+            return None
+        if key not in now.begun:
+            others.append((each, one.event))
+        elif key in now.sent:
+            ended.append(each)
+            coming += [sent for sent in now.sent[key] if sent.index not in one.received]
+    if state.children or any(worker.collected_waiters for worker in workers.values()):
         return None
-    if any(worker.queue or worker.collected_waiters for worker in workers.values()):
+    if queued and not (others or coming):
         return None
-    buffers = {name: dict(worker.collected_events) for name, worker in workers.items()}
-    return Beginning([*workers], [*begun], buffers)
+    told = [(None if each.step_id is None else str(each.step_id), each.event) for each in coming]
+    buffers = {each: dict(worker.collected_events) for each, worker in workers.items()}
+    return Beginning([*workers], others, None if known is None else told, ended, queued, buffers)
+
+
+def ending(name: str, event: Any) -> None:
+    """Note that a step which began with this event has returned, with what it has sent."""
+    now, step = running.get(), StepWorkerStateContextVar.get(None) if HAS_STATE else None
+    sends = getattr(step, "sends", None)
+    if now is not None and sends is not None:
+        now.sent[name, id(event)] = list(sends.entries)
 
 
 def state_of(context: Any) -> tuple[dict[str, Any] | None, bool]:

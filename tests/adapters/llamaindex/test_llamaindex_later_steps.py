@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from teola_plugin.adapters.llamaindex import reading_workflows
 from teola_plugin.adapters.llamaindex.later_steps import LaterSteps, _Reading
 from teola_plugin.adapters.llamaindex.parts import steps_of
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, kind_of_event, make_event
+from teola_plugin.adapters.llamaindex.reading_workflows import Beginning, StepContext, kind_of_event, make_event
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.api import optimized
@@ -24,6 +26,8 @@ from tests.support.llamaindex_world import apart
 
 if not reading_workflows.HAS_ENGINE:
     pytest.skip("the engine of another release of llama-index-workflows", allow_module_level=True)
+
+from workflows.runtime.types import internal_state
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
@@ -391,6 +395,48 @@ def test_nothing_is_asked_that_is_not_certain(service: Service, kind: Any) -> No
     same(service, kind)
 
 
+def unread(kind: Any) -> Any:
+    """A kind of `Fan` whose events are sent by a step that is not read."""
+
+    class Unread(kind):  # type: ignore[misc]
+        @step
+        async def start(self, ctx: Context, ev: StartEvent) -> Part | None:
+            Path(os.devnull).read_text()  # noqa: ASYNC240
+            for n in range(3):
+                ctx.send_event(Part(q=f"part {n} of {ev.q}"))
+            return None
+
+    return Unread
+
+
+class Checked(Fan):
+    """What pydantic may refuse is in the event."""
+
+    @step
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        return Said(a=self.llm.complete(ev.q).text)
+
+
+KNOWS_WHAT_COMES = "deliveries" in getattr(internal_state.BrokerState, "__dataclass_fields__", ())
+
+
+@pytest.mark.skipif(not KNOWS_WHAT_COMES, reason="an engine that does not know what is on its way")
+@pytest.mark.parametrize("kind", [Fan, Parsing, Checked])
+def test_steps_are_asked_for_beside_the_first_of_them(service: Service, kind: Any) -> None:
+    same(service, unread(kind), runs=3)
+    fast = optimize(unread(kind)(chat(service)))
+    service.holds, service.awaits = "part 0", "part 2"
+    run(fast)
+    assert not service.has_waited_in_vain
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in UNCERTAIN if vars(kind).get("start", Fan.start) is Fan.start])
+def test_nothing_is_asked_that_is_not_certain_behind_a_step_that_is_not_read(service: Service, kind: Any) -> None:
+    same(service, unread(kind))
+
+
 class Slow(Fan):
     """Each step waits before it ends: all others have begun by then."""
 
@@ -405,7 +451,7 @@ class Slow(Fan):
         return None if found is None else StopEvent(result=sorted(each.a for each in found))
 
 
-@pytest.mark.parametrize("kind", [Slow, Fan, Both])
+@pytest.mark.parametrize("kind", [Slow, Fan, Both, unread(Slow), unread(Checked)])
 def test_steps_with_coroutines_and_joins(service: Service, kind: Any) -> None:
     same(service, kind, runs=3)
 
@@ -418,14 +464,19 @@ class Narrow(Fan):
         return Said(a=self.ask(ev.q))
 
 
-def test_no_more_parts_are_asked_for_at_a_time_than_a_step_has_workers(service: Service) -> None:
-    same(service, Narrow)
-    fast = optimize(Narrow(chat(service)))
+@pytest.mark.parametrize("kind", [Narrow, unread(Narrow)])
+def test_no_more_parts_are_asked_for_at_a_time_than_a_step_has_workers(service: Service, kind: Any) -> None:
+    fast = optimize(kind(chat(service)))
     run(fast)
     service.forget()
     seen = hold(service, "part 0")
     run(fast)
     assert seen == ["chat part 0 of bees"]
+
+
+@pytest.mark.parametrize("kind", [Narrow, unread(Narrow)])
+def test_steps_with_one_worker(service: Service, kind: Any) -> None:
+    same(service, kind)
 
 
 def hold(service: Service, text: str) -> list[str]:
@@ -480,6 +531,10 @@ def test_a_step_that_another_may_prevent_is_not_asked_for(service: Service) -> N
         assert made.keys() <= {"chat part bees"}  # if the workflow does not end before the step has sent it
 
 
+def _later(steps: Any) -> LaterSteps:
+    return LaterSteps(steps, "start", Beginning([], [], [], [], [], {}), [])
+
+
 class Racing(Fan):
     """A step may end the workflow while another waits for its first reply."""
 
@@ -498,7 +553,7 @@ def test_a_step_that_may_end_the_workflow_stands_beside_no_early_steps(service: 
     workflow = Racing(chat(service))
     optimize(workflow)
     steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
-    reading = _Reading(LaterSteps(steps, [], [], {}), run, StepContext({}, False, {}, lambda waits: True), {})
+    reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), {}, [])
     assert [reading._may_run_beside(name) for name in ("answer", "ends", "start")] == [True, False, True]
 
 
@@ -508,7 +563,7 @@ def test_events_that_were_collected_before_count(service: Service, count: int) -
     optimize(workflow)
     steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
     collected = {"join": {"default": [Said(a="x")] * count}}
-    reading = _Reading(LaterSteps(steps, [], [], {}), run, StepContext({}, False, {}, lambda waits: True), collected)
+    reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), collected, [])
     ends = reading._read("join", make_event(run, Said, (), {"a": "y"}))
     assert list(map(kind_of_event, ends)) == [StopEvent] * (count == 2)
 

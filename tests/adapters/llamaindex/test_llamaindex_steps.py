@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import LLM, CompletionResponse, MockLLM
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import TextNode
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
@@ -189,6 +191,47 @@ def indexed(stage: Stage) -> Any:
 
 def test_what_an_index_makes_is_used_where_it_is_made() -> None:
     same(indexed, running(query=QUESTION), exact=False, look=_requests, least_hits=6)
+
+
+class Modelled(Indexed):
+    """Has an index make an engine of a model."""
+
+    def __init__(self, index: Any, llm: Any, **settings: Any) -> None:
+        super().__init__(index, **settings)
+        self.llm = llm
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        engine = self.index.as_query_engine(llm=self.llm, response_mode=ResponseMode.TREE_SUMMARIZE, similarity_top_k=1)
+        return StopEvent(result=[str(await engine.aquery(f"{ev.query} {n}")) for n in range(3)])
+
+
+def modelled(stage: Stage) -> Any:
+    stage.engines.model.callback_manager = Settings.callback_manager  # as any engine sets it
+    return Modelled(local_index(stage, "bees"), stage.engines.model)
+
+
+def test_an_engine_of_a_given_model_is_used_where_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "_llm", None)
+    same(modelled, running(query=QUESTION), exact=False, look=_requests, least_hits=6)
+
+
+def test_a_model_keeps_its_callbacks_until_the_run_makes_the_engine() -> None:
+    workflow = modelled(Stage())
+    for callbacks in (workflow.llm.callback_manager, CallbackManager()):
+        workflow.llm.callback_manager = callbacks
+        read = read_on(workflow, lambda self: str(self.index.as_query_engine(llm=self.llm).query("a")))
+        assert ("callbacks" in read.barrier) is (callbacks is not Settings.callback_manager)
+        assert workflow.llm.callback_manager is callbacks
+
+
+def test_an_engine_of_a_model_of_the_users_is_not_made_early() -> None:
+    workflow = modelled(Stage())
+    workflow.llm = _OwnModel()
+    noted.clear()
+    read = read_on(workflow, lambda self: str(self.index.as_query_engine(llm=self.llm).query("a")))
+    assert "without a known model" in read.barrier
+    assert not noted
 
 
 def test_an_index_that_has_got_more_nodes_makes_another_retriever() -> None:
