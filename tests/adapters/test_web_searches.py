@@ -12,12 +12,13 @@ from langchain.agents import create_agent
 from langchain_community.tools.file_management import WriteFileTool
 from langchain_community.tools.tavily_search import TavilySearchResults
 from langchain_community.utilities import tavily_search
+from langchain_core.tools import BaseTool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
-from teola_plugin import optimize, optimized, providers
+from teola_plugin import optimize, optimized, providers, pure
 from teola_plugin.adapters.langchain.reading_retrievers import provider_of_tool
-from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
+from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, _shares, read_tool
 from tests.adapters.langchain.test_agents import QUESTION, World
 from tests.adapters.reader.langchain_reading import read, stopped
 from tests.support.hosted_service import Service, asked_side_by_side, counted
@@ -104,6 +105,32 @@ def test_awaited_searches_in_turn_run_side_by_side(service: Service) -> None:
         assert asyncio.run(fast.ainvoke({})) == plain
     assert not service.has_waited_in_vain
     assert made == original
+
+
+def _declared() -> type[BaseTool]:
+    @pure
+    class Declared(BaseTool):
+        name: str = "declared"
+        description: str = "d"
+
+        def _run(self, word: str) -> str:
+            return word
+
+    return Declared
+
+
+def test_tools_that_a_function_may_make_share_their_calls_before_the_first_call(service: Service) -> None:
+    """By the time that the reader meets the tool, the framework's run may be searching already."""
+    cls = _declared()
+    fast = optimize(app_of(service, _Made(cls)))
+    assert "__teola_original__" in vars(cls._run)
+    assert _shares(cls())
+    del fast
+
+
+def test_a_tool_that_the_framework_s_run_may_be_calling_unseen_is_not_asked_ahead() -> None:
+    tool = _declared()()
+    assert [_shares(tool), _shares(tool)] == [False, True]
 
 
 @pytest.mark.cold

@@ -13,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
-from teola_plugin.adapters.langchain import hosted_embeddings
+from teola_plugin.adapters.langchain import reading_retrievers
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
@@ -110,7 +110,7 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
         return "it stands behind something with effects"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "it is a generator function"
-    hosted_embeddings.instrument_loaded()
+    reading_retrievers.instrument_loaded()
     source = unwrapped(function)
     if native_of(function) is None and (source is None or compiled(source) is None):
         return "its source cannot be read"

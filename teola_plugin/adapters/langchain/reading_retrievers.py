@@ -272,11 +272,23 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: 
 
 
 _shared: list[Callable[[Any], bool]] = []
+_instrumenting: list[Callable[[], None]] = []
 
 
-def install(shares: Callable[[Any], bool]) -> None:
-    """Set `shares`: whether a tool only reads, and the framework's run takes its early value."""
+def install(shares: Callable[[Any], bool], instrument_tools: Callable[[], None]) -> None:
+    """Set `shares`: whether a tool only reads, and the framework's run takes its early value.
+
+    `instrument_tools` makes calls of all loaded classes of such tools share early calls.
+    """
     _shared[:] = [shares]
+    _instrumenting[:] = [instrument_tools]
+
+
+def instrument_loaded() -> None:
+    """Make all that functions may ask, and is loaded, share early requests; see `hosted_embeddings`."""
+    hosted_embeddings.instrument_loaded()
+    for instrument in _instrumenting:
+        instrument()
 
 
 def provider_of_tool(tool: Any) -> Hashable:

@@ -290,13 +290,26 @@ def _is_told_without_code(tool: BaseTool, value: Any) -> bool:
 
 
 def _shares(tool: BaseTool) -> bool:
-    """Whether a program's call of the tool may start early."""
+    """Whether a program's call of the tool may start early: not if the framework's run may be in an unshared call."""
     if not isinstance(read_tool(tool), EarlyTool):
         return False
-    instrument_tool(type(tool))
-    return True
+    cls = type(tool)
+    was_shared = "__teola_original__" in getattr(cls._run, "__dict__", {})
+    instrument_tool(cls)
+    return was_shared
+
+
+def _instrument_loaded() -> None:
+    """Make calls of all loaded classes of tools that may only read share early calls."""
+    todo: list[Any] = [BaseTool]
+    while todo:
+        cls = todo.pop()
+        todo += type.__subclasses__(cls)
+        names = SEARCHES.get(cls.__module__.split(".")[0], ())
+        if cls in (StructuredTool, Tool) or cls.__name__ in names or declared_effects(cls):
+            instrument_tool(cls)
 
 
 def install() -> None:
     """Let programs that are read use read-only tools."""
-    reading_retrievers.install(_shares)
+    reading_retrievers.install(_shares, _instrument_loaded)

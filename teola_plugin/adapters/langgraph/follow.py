@@ -29,7 +29,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
 from teola_plugin.adapters.interception import intercept
-from teola_plugin.adapters.langchain import hosted_embeddings
+from teola_plugin.adapters.langchain import reading_retrievers
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.langchain.reading_runnables import CALLBACKS
@@ -286,7 +286,7 @@ class _Supersteps:
 
 def prepared(graph: Graph) -> bool:
     """Compile the functions of a graph and instrument their components. Returns whether the graph may make requests."""
-    hosted_embeddings.instrument_loaded()
+    reading_retrievers.instrument_loaded()
     may_ask = False
     for each in (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))):
         for function in _functions_of(each):
