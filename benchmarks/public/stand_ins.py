@@ -315,7 +315,6 @@ REPLACED: dict[str, dict[str, Any]] = {
     },
     "langchain_community.document_loaders.recursive_url_loader": {"RecursiveUrlLoader": Pages},
     "langchain_community.vectorstores": {
-        "FAISS": InMemoryVectorStore,
         "SKLearnVectorStore": InMemoryVectorStore,
         "Chroma": InMemoryVectorStore,
         "Pinecone": Store,

@@ -10,6 +10,8 @@ which is then left to the framework.
 from __future__ import annotations
 
 import copy
+import sys
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +28,9 @@ SEARCHES = (
     "max_marginal_relevance_search",
 )  # fmt: skip
 """The search methods of a store for a single text, each with a single query to the collection."""
+
+_CHROMA = ("langchain_chroma.vectorstores", "langchain_community.vectorstores.chroma")
+"""The modules of stores on a Chroma collection."""
 
 # --- embedding ----------------------------------------------------------------------------------------------
 
@@ -85,12 +90,11 @@ def documents_of(
 
 def is_chroma(store: Any) -> bool:
     """Whether the store is a stock store on a Chroma collection, with searches free of user code."""
-    try:
-        from langchain_chroma import Chroma
-    except ImportError:
-        return False
-    scores = store.override_relevance_score_fn if isinstance(store, Chroma) else None
-    return (scores is None or is_harmless(scores)) and is_stock(store, Chroma) and store._embedding_function is not None
+    loaded = (vars(sys.modules.get(module, types)).get("Chroma") for module in _CHROMA)
+    cls = next((each for each in loaded if each is not None and isinstance(store, each)), None)
+    scores = None if cls is None else store.override_relevance_score_fn
+    is_plain = cls is not None and is_stock(store, cls) and (scores is None or is_harmless(scores))
+    return is_plain and store._embedding_function is not None
 
 
 def _answered(store: Any, vector: Any = (0.0,)) -> Any:

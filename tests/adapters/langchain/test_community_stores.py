@@ -1,4 +1,4 @@
-"""Searches in FAISS's stores: queries in turn are embedded at once; changes of a store wait for early searches."""
+"""Searches in stores of langchain-community: queries in turn are embedded at once; changes of FAISS's wait for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
-from langchain_community.vectorstores import FAISS
+from langchain_community.vectorstores import FAISS, Chroma
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
@@ -54,13 +54,21 @@ def searching(store: FAISS) -> Callable[[str], Any]:
 
 
 def with_diversity(store: FAISS) -> Callable[[str], Any]:
-    retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 2, "filter": {}})
+    retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 2, "fetch_k": 3})
     return lambda query: [each.page_content for each in retriever.invoke(query)]
 
 
+def chroma_of(service: Service) -> Chroma:
+    given: dict[str, Any] = {"api_key": "none", "base_url": service.url, "check_embedding_ctx_length": False}
+    embeddings = OpenAIEmbeddings(model="e", max_retries=0, **given)
+    return Chroma.from_texts(["one", "two", "three"], embeddings, collection_name=f"c{id(service)}")
+
+
 @pytest.mark.parametrize("make", [retrieving, searching, with_diversity])
-def test_searches_in_turn_run_side_by_side(service: Service, make: Any) -> None:
-    find, llm = make(store_of(service)), model(service)
+@pytest.mark.parametrize("kind", [store_of, chroma_of])
+@pytest.mark.filterwarnings("ignore:The class `Chroma` was deprecated")
+def test_searches_in_turn_run_side_by_side(service: Service, kind: Any, make: Any) -> None:
+    find, llm = make(kind(service)), model(service)
 
     def search(state: State) -> State:
         return {"found": [str(find(query)) for query in ("hive 1", "hive 2", "hive 3")]}
