@@ -44,12 +44,26 @@ def is_hosted(model: Any) -> bool:
         return False
     if any(getattr(model, name, None) is not None for name in ("_http_client", "_async_http_client")):
         return False
+    _share(cls)
+    return True
+
+
+def instrument_loaded() -> None:
+    """Make the requests of the class share early requests, if loaded.
+
+    A step may find a model that no search finds before the step is read, and by then the framework's run may be calling
+    the model.
+    """
+    if (cls := getattr(sys.modules.get(MODULE), NAME, None)) is not None:
+        _share(cls)
+
+
+def _share(cls: type) -> None:
     hold_retries()
     _SHARED.replace(cls, *_WHICH, coroutines=[f"_a{name[1:]}" for name in _WHICH])
     for method in _BATCHES:
         intercept(cls, method, _unrehearsed)
         intercept(cls, f"_a{method[1:]}", _unrehearsed)
-    return True
 
 
 def _early(now: AsSetNow, method: str, text: str) -> Any:

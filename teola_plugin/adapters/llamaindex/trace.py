@@ -24,6 +24,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.leaf import plain_class
+from teola_plugin.adapters.llamaindex import hosted_embeddings
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
@@ -55,6 +56,7 @@ def knows(pipeline: Any) -> bool:
 
 def trace(pipeline: Any) -> Traced:
     """Return the p-graph of a pipeline, and of its parts; empty, with a break, for an unreadable pipeline."""
+    hosted_embeddings.instrument_loaded()
     sdk_clients.instrument_loaded()
     web_clients.instrument_loaded()
     web_pages.instrument_loaded()

@@ -331,7 +331,7 @@ class Session:
 
     def asking(self, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> AskedAhead | _Inner:
         """See `plan_executor.Ahead`, and `submit_ahead`."""
-        return _Inner(self, urgency, mark) if self._is_beside else AskedAhead(self, urgency, since, mark)
+        return _Inner(self, urgency, since, mark) if self._is_beside else AskedAhead(self, urgency, since, mark)
 
     def aside(
         self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False,
@@ -736,9 +736,10 @@ class _Inner(Session):
 
     is_unheard = True
 
-    def __init__(self, outer: Session, urgency: Urgency, mark: Mark | None = None) -> None:
+    def __init__(self, outer: Session, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
         super().__init__(outer._host, urgency=urgency, loop=outer._loop, assumed=outer.assumed)
         self._outer = outer
+        self._since = since
         self._mark = mark
         self._query = outer._query
         self._graphs, self._fallbacks = outer._graphs, outer._fallbacks
@@ -778,7 +779,7 @@ class _Inner(Session):
         if slot.outcome == "hit":
             reply = taken_over(slot.reply)
             return reply or slot.reply, reply is not None
-        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings, mark=self._mark)
+        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings, self._since, self._mark)
         slot.reply.queued = claimed.queued
         claimed.listen(slot.reply.put)
         return claimed, is_mine
@@ -805,7 +806,7 @@ class _Inner(Session):
         spec: EngineSpec, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         payloads = [payload for payload, _ in work]
-        theirs = self._outer.submit_ahead(spec, op, payloads, settings, urgency, mark=self._mark)
+        theirs = self._outer.submit_ahead(spec, op, payloads, settings, urgency, self._since, self._mark)
         pass_on(self._outer, theirs, [reply for _, reply in work])
 
 

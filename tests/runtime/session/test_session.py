@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from teola_plugin import seams
 from teola_plugin.engines import EngineSpec, Foreign, Urgency
+from teola_plugin.errors import Cancelled
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime.engines.python import PythonEngine
@@ -193,19 +195,27 @@ def test_the_report_says_how_many_hits_are_of_a_provider(host: LocalHost) -> Non
     assert (report.hits, report.misses, report.hosted_hits) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("is_beside", [False, True])
 @pytest.mark.parametrize("is_until_rewound", [False, True])
-def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(host: LocalHost, is_until_rewound: bool) -> None:
+def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(
+    host: LocalHost, is_until_rewound: bool, is_beside: bool
+) -> None:
     engine = FakeEngine()
     session = Session(host)
+    if is_beside:
+        session.follow(lambda component, value, asides: None, beside=True)
     asks, ended = threading.Event(), threading.Event()
+    claims: list[bool] = []
 
     def work() -> None:
         asks.wait()
         try:
             current = seams.current()
             assert current is not None
-            current.ask(engine.spec, "decoding", ["late"], {})[0].result()
-            current.claim(engine.spec, "decoding", "later", {})
+            with contextlib.suppress(Cancelled):
+                current.ask(engine.spec, "decoding", ["late"], {})[0].result()
+            with contextlib.suppress(Cancelled):
+                claims.append(current.claim(engine.spec, "decoding", "later", {})[1])
         finally:
             ended.set()
 
@@ -216,4 +226,5 @@ def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(host: Loc
     ended.wait()
     settled(host)
     assert engine.seen == (["late"] if is_until_rewound else ["late", "late"])
+    assert claims == [not is_until_rewound]
     session.close()
