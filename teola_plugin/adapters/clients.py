@@ -234,7 +234,7 @@ def _is_own(value: Any, seen: set[int]) -> bool:
         return False
     if cls.__module__.split(".")[0] not in _SDKS:
         return _is_installed(cls) and all(_is_installed_part(*each, seen) for each in _attributes(value))
-    own = vars(value)
+    own = dict(vars(value))  # another thread's use of a client adds resources
     inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
     inner = [each for each in inner if _is_of_sdk(type(each)) or _keeps_connections(type(each))]  # type: ignore[arg-type]
     return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
@@ -245,7 +245,7 @@ def _is_own(value: Any, seen: set[int]) -> bool:
 def has_own_caches(client: Any) -> bool:
     """Whether the resources that a client of `_SDKS` keeps, and the methods of these, are the SDK's own."""
     seen = {id(client)}
-    held = [each for name, each in vars(client).items() if _is_made_when_read(type(client), name)]
+    held = [each for name, each in list(vars(client).items()) if _is_made_when_read(type(client), name)]
     return all(_is_genuine(each, seen) for each in held)
 
 
@@ -306,7 +306,8 @@ def _is_genuine(value: Any, seen: set[int]) -> bool:
         return _is_genuine(value.__func__, seen) and _is_genuine(value.__self__, seen)
     if type(value) is types.FunctionType:
         return _is_of_sdks(value) and _is_genuine(vars(value).get("__wrapped__", value), seen)
-    return _is_of_sdk(type(value)) and all(_is_genuine(held, seen) for held in vars(value).values() if _is_code(held))
+    code = [held for held in list(vars(value).values()) if _is_code(held)] if _is_of_sdk(type(value)) else None
+    return code is not None and all(_is_genuine(held, seen) for held in code)
 
 
 def _is_of_sdks(function: types.FunctionType) -> bool:

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from teola_plugin.adapters.clients import are_own_clients
+from teola_plugin.adapters.clients import are_own_clients, has_own_caches
 
 
 class Transport(httpx.HTTPTransport):
@@ -84,3 +84,17 @@ def test_a_method_of_the_http_client_replaced_on_the_class(
     assert are_own_clients([client])
     monkeypatch.setattr(cls, method, lambda self, *args, **kwargs: None)
     assert not are_own_clients([client])
+
+
+@pytest.mark.parametrize(("look", "name"), [(are_own_clients, "_is_part"), (has_own_caches, "_is_made_when_read")])
+def test_another_thread_may_use_a_client_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], bool], name: str
+) -> None:
+    """A client makes its resources when they are first used."""
+    from teola_plugin.adapters import clients
+
+    client = openai.OpenAI(api_key="x")
+    assert client.chat.completions
+    before, resources = getattr(clients, name), iter(("embeddings", "models", "files"))
+    monkeypatch.setattr(clients, name, lambda *given: (getattr(client, next(resources, "chat")), before(*given))[1])
+    assert look([client] if look is are_own_clients else client)
