@@ -174,7 +174,7 @@ def _asking(
             raise Barrier(f"what {name} is asked cannot be compared")
 
         def early() -> Any:
-            if _key(client, path[-1], named) != key:
+            if _key(client, path[-1], named) != key or _owner_of(client, path) is None:
                 raise Cancelled("the client was changed after this request was foreseen")
             return reduce(getattr, path, client)(**named)
 
@@ -184,8 +184,8 @@ def _asking(
 
         begin = partial(aapart, aearly) if is_async else partial(apart, early)
         request = Request(
-            ("sdk", key), _spec_of(client), "act", None, {}, _own, "any", False, source, name, begin, is_async
-        )  # fmt: skip
+            ("sdk", key), *_claimed(client, key, is_async), _own, "any", False, source, name, begin, is_async
+        )
         found = run.ask(request)
         if not isinstance_of(found, Unknown):
             return found
@@ -247,7 +247,7 @@ def _is_sent(client: Any, path: tuple[str, ...], named: Mapping[str, Any]) -> bo
 
 
 def _reply(run: Run, found: Unknown, path: tuple[str, ...], named: Mapping[str, Any]) -> Any:
-    """Return the unknown reply; to a chat, one choice with a message whose fields are unknown.
+    """Return the unknown reply; to a chat, one choice with a message, all of whose fields are unknown.
 
     A reply without that choice is a fault of the service, like a reply that is no JSON.
     """
@@ -259,8 +259,8 @@ def _reply(run: Run, found: Unknown, path: tuple[str, ...], named: Mapping[str, 
         fields = {name: run.unknown(found, holds="any", is_safe=True) for name in cls.model_fields}
         return new_record(cls, {**fields, **known})
 
-    message = unknown(types["ChatCompletionMessage"], role="assistant")
-    return unknown(types["ChatCompletion"], choices=[unknown(types["Choice"], index=0, message=message)])
+    message = unknown(types["ChatCompletionMessage"])
+    return unknown(types["ChatCompletion"], choices=[unknown(types["Choice"], message=message)])
 
 
 # --- the framework's side --------------------------------------------------------------------------------------------
@@ -309,7 +309,12 @@ def _meet(
         return None
     if not is_comparable(key := _key(client, original.__name__, kwargs)):
         return None
-    return _Asked(session.claim(_spec_of(client), "tool", Foreign(key, lambda: None, is_async), {}))
+    return _Asked(session.claim(*_claimed(client, key, is_async)))
+
+
+def _claimed(client: Any, key: Hashable, is_async: bool) -> tuple[EngineSpec, str, Foreign, dict[str, Any]]:
+    """Return the arguments of `seams.Session.claim` for a request."""
+    return _spec_of(client), "tool", Foreign(key, lambda: None, is_async), {}
 
 
 _SHARED = sharing(_meet)

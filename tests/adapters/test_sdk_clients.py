@@ -382,6 +382,62 @@ def test_a_model_of_langchain_asks_as_a_whole(service: Service) -> None:
     assert session.ops[-1:] == ["tool"]
 
 
+def moving(client: Any) -> Callable[[str], list[Any]]:
+    """A function that sends the second half of its requests elsewhere."""
+
+    def ask(given: str) -> list[Any]:
+        found = []
+        for n in range(4):
+            if n == 2:
+                client.base_url = f"{client.base_url}other/"
+            found.append(client.chat.completions.create(model="m", messages=user(f"{given} {n}")))
+        client.base_url = str(client.base_url).removesuffix("other/")
+        return [each.choices[0].message.content for each in found]
+
+    return ask
+
+
+def patching(client: Any) -> Callable[[str], list[Any]]:
+    """A function that has a part of its requests noted, by a replaced method."""
+
+    def ask(given: str) -> list[Any]:
+        def create(self: Any, **kwargs: Any) -> Any:
+            noted.append(kwargs["messages"][0]["content"])
+            return before(self, **kwargs)
+
+        noted: list[Any] = []
+        found = [client.chat.completions.create(model="m", messages=user(f"{given} {n}")) for n in range(2)]
+        before = Completions.create
+        with mock.patch.object(Completions, "create", create):
+            found += [client.chat.completions.create(model="m", messages=user(f"{given} {n}")) for n in (2, 3)]
+        return [*noted, *(each.choices[0].message.content for each in found)]
+
+    return ask
+
+
+@pytest.mark.parametrize("make", [moving, patching])
+def test_a_change_on_the_way_asks_nothing_twice(service: Service, make: Any) -> None:
+    """What was foreseen, and read again with the settings from behind the change, is another request."""
+    app = RunnableLambda(make(OpenAI(**settings(service))))
+    with counted(service) as original:
+        plain = app.invoke("a")
+    fast = optimize(app)
+    for _ in range(6):
+        with counted(service) as made:
+            assert fast.invoke("a") == plain
+        assert made == original
+
+
+def test_nothing_of_a_reply_is_taken_for_granted(service: Service) -> None:
+    client = OpenAI(**settings(service))
+
+    def program(text: str) -> Any:
+        choice = client.chat.completions.create(model="m", messages=user(text)).choices[0]
+        return client.embeddings.create(model="e", input=f"{choice.index} {choice.message.role}")
+
+    assert read(program, "a").shown == [1, 1]
+
+
 def test_no_request_is_lost_or_repeated_when_the_service_fails(service: Service) -> None:
     app = app_of(made_before(service))
     fast = optimize(app)

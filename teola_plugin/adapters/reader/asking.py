@@ -34,6 +34,7 @@ class Request:
 
     `act`: replaces the request of an engine (for a retriever, or a tool that only reads) by a function that runs beside
     the call, inside of the session. The result replaces the engine's reply. `is_async`: `act` is a coroutine function.
+    `op` is "act", unless the function makes a single request, that of `spec`, `op`, `payload` and `settings`.
     `may_pass(self, other)`: whether the request may be sent while an earlier one is under way (None: any of them).
     """
 

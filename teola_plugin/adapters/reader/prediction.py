@@ -277,7 +277,7 @@ class Prediction:
         made = self._listener.made(where, since)
         if not made or self._accounted.get(where) == (since, len(made)):
             return False
-        if any(request.act is not None for request in self._found.values()):
+        if any(request.op == "act" for request in self._found.values()):
             return False
         for number, request in self._found.items():
             if number not in self._keys:
