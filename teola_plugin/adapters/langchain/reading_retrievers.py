@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, StructuredTool, Tool
@@ -34,7 +35,7 @@ from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
@@ -182,6 +183,9 @@ def act(
     if not is_comparable(key[-1]):
         raise Barrier(f"what {spec.name} is asked cannot be compared")
 
+    finds_own = _finds_own(component)
+    if finds_own and run.has_changed(Document):
+        raise Barrier("it has changed a document, which may be one of those that it searches")
     asked = [*given, *named.values()]
     is_search = bool(providers) and not foreign.is_kind_of(component, BaseTool)
     if is_search and not (asked and type(asked[0]) in (str, list)):
@@ -192,8 +196,35 @@ def act(
 
     request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, is_async)
     found = run.ask(request)
+    if finds_own:
+        found = _kept_as_found(run, found)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
+    return found
+
+
+def _finds_own(component: Any) -> bool:
+    """Whether a search finds the documents that the component holds, so that changing these changes later finds."""
+    if foreign.is_kind_of(component, VectorStore):
+        return faiss_stores.is_faiss(component)
+    if not foreign.is_kind_of(component, BaseRetriever):
+        return False
+    held = foreign.own_attributes(component) or {}
+    inner = [*held.get("retrievers", ()), *(held[each] for each in ("vectorstore", "base_retriever") if each in held)]
+    return _is_bm25(component) or any(map(_finds_own, inner))
+
+
+def _kept_as_found(run: Run, found: Any) -> Any:
+    """Return found documents, not to be changed; unknown where those of an earlier search are, and may be changed."""
+    if type(found) is Unknown or run.awaited is not None:
+        run.awaited = found if run.awaited is None else run.awaited
+        return unknown_from(run, [found, run.awaited], "any", is_safe=True)
+    todo = [found]
+    while todo:
+        part = todo.pop()
+        todo += run.parts(part)
+        if part is not found:
+            run.fix(part)
     return found
 
 

@@ -131,6 +131,7 @@ class Run(Heap):
     request did not. `mark`: where the framework's run was then. `is_beside`: requests are made beside the function
     under evaluation. `tasks`: tasks that nothing has awaited yet. `where`: identifies the run of a function, as the
     same function of the program may run several times, even side by side. See resuming.py.
+    `awaited`: unknown objects of a component's own, which the program may have changed.
 
     `changes`: what the program changes outside of itself, and has changed since the last of `passed` was used; `after`:
     stops behind such changes. `changed`: what earlier evaluations have changed, by the number of `passed` that were
@@ -165,6 +166,7 @@ class Run(Heap):
         self.is_beside = False
         self.tasks: list[Any] = []
         self.where: Hashable = ()
+        self.awaited: Unknown | None = None
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -544,6 +546,16 @@ class Run(Heap):
         if kind in (dict, OrderedDict, Counter, defaultdict):
             return value.values()  # type: ignore[no-any-return]
         return () if isinstance_of(value, Opaque) else (classes.fields_of(value) or {}).values()
+
+    def has_changed(self, kind: type) -> bool:
+        """Whether the program has changed, in place, a given object of this class or a part of one."""
+        todo = [each for each in (*self._given.values(), *self._exact.values()) if type(each) is kind]
+        while self._changed and todo:
+            part = todo.pop()
+            if id(part) in self._changed:
+                return True
+            todo += () if classes.is_atom(part) else self.parts(part)
+        return False
 
     def require_hashable(self, value: Any) -> None:
         """Require a hashable value. Raises: Undecided or Barrier, as an unhashable key of a dict would."""

@@ -21,6 +21,7 @@ from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings
 from teola_plugin.seams import active
 from tests.adapters.reader.langchain_reading import Recording, read
 from tests.support.hosted_service import Service, asked_side_by_side, served
+from tests.support.langgraph_reading import read as read_graph
 
 
 class State(TypedDict, total=False):
@@ -193,3 +194,31 @@ def test_searches_of_the_frameworks_run_do_not_wait(service: Service) -> None:
         thread.start()
         thread.join(5)
         assert not thread.is_alive()
+
+
+def told_of(documents: list[Document]) -> str:
+    """What a program makes of documents that it marks as used."""
+    for each in documents:
+        each.metadata["used"] = each.metadata.get("used", 0) + 1
+    return str([(each.page_content, each.metadata) for each in documents])
+
+
+def test_documents_that_the_program_changes(service: Service) -> None:
+    """FAISS finds the documents themselves: what the program changes in them, the next search finds changed."""
+    store, llm = store_of(service), model(service)
+
+    def answer(query: str) -> list[str]:
+        return [str(llm.invoke(told_of(store.similarity_search(f"{query} {n}"))).content) for n in range(3)]
+
+    found = read(answer, "a")
+    assert "did not make" in found.stopped
+    assert all(each.startswith("embed") for each in service.asked)
+
+    def again(state: dict[str, Any]) -> dict[str, Any]:
+        told_of(state["found"])
+        return {"said": llm.invoke(told_of(store.similarity_search("a"))).content}
+
+    app = StateGraph(dict).add_node("again", again).add_edge(START, "again").add_edge("again", END).compile()
+    whole = read_graph(app, {"found": list(store.docstore._dict.values())})  # type: ignore[attr-defined]
+    assert "changed a document" in whole.barrier
+    assert not whole.asked
