@@ -54,6 +54,15 @@ def is_installed(method: Any) -> bool:
     return type(function) is not FunctionType or is_installed_file(function.__code__.co_filename)
 
 
+def are_installed(cls: type, names: Iterable[str]) -> bool:
+    """Whether all methods of these names are code of installed packages, with no mock in place of one."""
+    found = (method_of(cls, name) for name in names)
+    return all(is_installed(each) and (type(each) in _METHODS or not callable(each)) for each in found)
+
+
+_METHODS = (FunctionType, classmethod, staticmethod)
+
+
 def method_of(cls: type, name: str) -> Any:
     """Return the attribute as it stands in the class, without our own replacements; None without such an attribute."""
     return without_replacements(attribute_of(cls, name))

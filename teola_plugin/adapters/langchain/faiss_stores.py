@@ -16,7 +16,7 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.adapters.interception import around
-from teola_plugin.adapters.methods import is_installed, method_of
+from teola_plugin.adapters.methods import are_installed
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.seams import is_unheard
 
@@ -41,7 +41,7 @@ def is_faiss(store: Any) -> bool:
         return False
     held = foreign.own_attributes(store) or {}
     index, documents = held.get("index"), held.get("docstore")
-    is_known = held.keys().isdisjoint(vars(cls)) and _has_installed(cls, *vars(cls)) and _is_guarded(cls)
+    is_known = held.keys().isdisjoint(vars(cls)) and are_installed(cls, vars(cls)) and _is_guarded(cls)
     return is_known and _is_index(index) and _are_documents(documents)
 
 
@@ -49,13 +49,9 @@ def _is_guarded(cls: type) -> bool:
     return all("__teola_original__" in getattr(vars(cls).get(name), "__dict__", {}) for name in (*_LOOKING, *_CHANGING))
 
 
-def _has_installed(cls: type, *methods: str) -> bool:
-    return all(is_installed(method_of(cls, name)) for name in methods)
-
-
 def _is_index(index: Any) -> bool:
     names = {"search", "search_and_reconstruct", "reconstruct"}
-    is_plain = names.isdisjoint(foreign.own_attributes(index) or {}) and _has_installed(type(index), *names)
+    is_plain = names.isdisjoint(foreign.own_attributes(index) or {}) and are_installed(type(index), names)
     return foreign.module_of(type(index)).split(".")[0] == "faiss" and is_plain
 
 
@@ -63,7 +59,7 @@ def _are_documents(documents: Any) -> bool:
     if type(documents) is not vars(sys.modules.get(_DOCUMENTS, types)).get("InMemoryDocstore"):
         return False
     held = vars(documents)
-    return "search" not in held and type(held.get("_dict")) is dict and _has_installed(type(documents), "search")
+    return "search" not in held and type(held.get("_dict")) is dict and are_installed(type(documents), ["search"])
 
 
 _lock = threading.RLock()

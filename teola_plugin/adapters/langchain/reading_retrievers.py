@@ -27,6 +27,7 @@ from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
+from teola_plugin.adapters.methods import are_installed
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
@@ -108,6 +109,8 @@ def makes_retrievers(store: Any) -> bool:
 
 
 def _of_store(store: Any) -> Providers | None:
+    if not are_installed(type(store), [f"{prefix}{name}" for name in SEARCHES for prefix in ("", "a")]):
+        return None
     if _is_in_memory(store):
         return _of_embeddings(store.embedding)
     if faiss_stores.is_faiss(store):

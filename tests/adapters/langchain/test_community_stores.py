@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
+from unittest import mock
 
 import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
@@ -13,6 +14,7 @@ from langchain_community.vectorstores import FAISS, Chroma
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
@@ -153,6 +155,23 @@ def test_stores_with_code_of_the_users_are_not_searched_early(service: Service, 
     service.forget()
     assert read(lambda query: store.similarity_search(query), "a").stopped
     assert read(store.as_retriever(), "a").stopped
+    assert not service.asked
+
+
+def in_memory(service: Service) -> InMemoryVectorStore:
+    given: dict[str, Any] = {"api_key": "none", "base_url": service.url, "check_embedding_ctx_length": False}
+    return InMemoryVectorStore(OpenAIEmbeddings(model="e", max_retries=0, **given))
+
+
+@pytest.mark.parametrize("kind", [store_of, chroma_of, in_memory])
+@pytest.mark.parametrize("fake", [lambda *args, **kwargs: 1 / 0, mock.MagicMock(side_effect=AssertionError)])
+@pytest.mark.filterwarnings("ignore:The class `Chroma` was deprecated")
+def test_a_search_that_a_test_replaced_does_not_run_early(service: Service, kind: Any, fake: Any) -> None:
+    store = kind(service)
+    service.forget()
+    with mock.patch.object(type(store), "similarity_search", fake):
+        assert read(lambda query: store.similarity_search(query), "a").stopped
+        assert read(store.as_retriever(), "a").stopped
     assert not service.asked
 
 
