@@ -10,6 +10,7 @@ begins from there.
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.langchain.reading_runnables import CALLBACKS
 from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
+from teola_plugin.adapters.langgraph.depths import Depths
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.langgraph.reading import GraphReader, is_known, route_of, where_of
@@ -96,12 +98,13 @@ def trace(graph: Any) -> Traced:
 class Followed:
     """A graph with followed calls. `agents`: by the `id` of the nodes of the graph and of the subgraphs.
 
-    `readings`: of the nodes, by name.
+    `readings`: of the nodes, by name. `depths`: by the superstep in which a reading begins.
     """
 
     graph: Graph
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
+    depths: dict[int, Depths] = field(default_factory=dict)
 
     def follow(self, entered: Entered) -> Following:
         """Return the follower of one call."""
@@ -200,7 +203,9 @@ class Following:
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
         is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
         is_saved = loop.checkpointer is not None and loop.durability == "sync"
-        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved)
+        depths = self.followed.depths.setdefault(loop.step, Depths())
+        depths.begin()
+        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved, depths)
         if tasks[0].name == START:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
@@ -239,7 +244,8 @@ class _Supersteps:
     """The program of a prediction: a graph from a front on.
 
     `is_stepwise`: user code runs between supersteps (the reader of a stream, a checkpointer) and may end the run.
-    `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins.
+    `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins. `depths`:
+    how far readings have found requests in earlier calls.
     """
 
     reader: GraphReader
@@ -249,6 +255,7 @@ class _Supersteps:
     is_stepwise: bool = False
     likely: dict[int, tuple[str, ...]] = field(default_factory=dict)
     is_saved: bool = False
+    depths: Depths = field(default_factory=Depths)
 
     def state(self, front: Front, counts: Any = None) -> State:
         """Return the program from this front on."""
@@ -262,9 +269,17 @@ class _Supersteps:
         return state
 
     def _read(self, run: Run, front: Front) -> State | None:
+        last = self.depths.last(run.answered) if run.branches is None else math.inf
         while front.tasks and front.number <= self.way.stop:
             (self.likely if run.has_assumed else self.expected)[front.number] = front.names
-            after = self.reader.superstep(run, front, self.way)
+            if front.number > last and run.asks:
+                return None
+            asked = len(run.asks)
+            try:
+                after = self.reader.superstep(run, front, self.way)
+            finally:
+                if len(run.asks) > asked:
+                    self.depths.note(front.number, run.answered)
             if self.way.stops_between(front, after):
                 return None
             if self.is_stepwise and self.reader.assumed(run, front) != after.names:

@@ -602,6 +602,11 @@ class Run(Heap):
 
     # --- asks --------------------------------------------------------------------------------------------------------
 
+    @property
+    def answered(self) -> int:
+        """How many replies are known."""
+        return len(self._answers)
+
     def ask(self, request: Request) -> Any:
         """Return the value of a request, Unknown while there is no answer.
 
