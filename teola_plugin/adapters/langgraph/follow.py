@@ -274,12 +274,12 @@ class _Supersteps:
             (self.likely if run.has_assumed else self.expected)[front.number] = front.names
             if front.number > last and run.asks:
                 return None
-            asked = len(run.asks)
+            asked, counted = len(run.asks), run.counts.total()
             try:
                 after = self.reader.superstep(run, front, self.way)
             finally:
-                if len(run.asks) > asked:
-                    self.depths.note(front.number, run.answered)
+                if (has_found := len(run.asks) > asked) or run.counts.total() == counted:
+                    self.depths.note(front.number, run.answered, has_found=has_found)
             if self.way.stops_between(front, after):
                 return None
             if self.is_stepwise and self.reader.assumed(run, front) != after.names:

@@ -259,7 +259,9 @@ def test_functions_of_chains_that_count(service: Service, make: Callable[[Any], 
     assert made == original
 
 
-@pytest.mark.xfail(reason="a value is read after the framework's run has changed it, on a way that is not read")
+@pytest.mark.xfail(
+    strict=False, reason="a value is read after the framework's run has changed it, on a way that is not read"
+)
 def test_a_value_that_the_run_has_changed_before_it_is_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = Prediction._evaluate
 

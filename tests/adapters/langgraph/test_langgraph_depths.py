@@ -83,11 +83,15 @@ def test_the_last_superstep() -> None:
         depths.begin()
         assert depths.last(0) == math.inf
         for superstep, replies in ((1, 0), (2, 1), (3, 2), (3, 1), (5, 4)):
-            depths.note(superstep, replies)
+            depths.note(superstep, replies, has_found=True)
+        for superstep, replies in ((2, 0), (3, 0), (4, 4), (5, 1), (5, 3)):
+            depths.note(superstep, replies, has_found=False)
     depths.begin()
     assert [depths.last(replies) for replies in range(5)] == [1, 4, 4, 4, math.inf]
-    depths.note(7, 0)
+    depths.note(7, 2, has_found=True)  # by a late reading: nobody has looked there with fewer replies
     assert depths.last(0) == math.inf
+    depths.note(7, 1, has_found=False)
+    assert [depths.last(replies) for replies in range(3)] == [1, 4, math.inf]
     for _ in range(EVERY - FEW - 1):
         depths.begin()
     assert depths.last(1) == math.inf
