@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from weakref import WeakSet
@@ -36,6 +36,7 @@ os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a sec
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected halves of text fixtures")
+    parser.addoption("--sample", type=int, default=0, help="run so many cases of a test with more: others each commit")
     parser.addoption("--garbage-to-host", action="store_true", help="let only the host's thread collect garbage")
     parser.addoption("--garbage-under-locks", action="store_true", help="collect garbage in whoever takes a lock")
 
@@ -53,11 +54,25 @@ def pytest_configure(config: pytest.Config) -> None:
     processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of real vLLM run in one process of pytest-xdist: every process would start an engine and a server."""
+    if most := config.getoption("--sample"):
+        kept = sampled(items, most, int(os.environ.get("TEOLA_TEST_TURN", "0")))
+        config.hook.pytest_deselected(items=list({*items} - {*kept}))
+        items[:] = kept
     for item in items:
         if "vllm_engine" in getattr(item, "fixturenames", ()) or item.path.stem == "test_openai_vllm":
             item.add_marker(pytest.mark.xdist_group("vllm"))
+
+
+def sampled(items: Sequence[pytest.Item], most: int, turn: int) -> list[pytest.Item]:
+    """Of each test with more than `most` cases, about so many at equal distances; `turn` chooses which."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in sorted(items, key=lambda item: item.nodeid):  # whatever order the tests run in
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    steps = {name: max(1, len(each) // most) for name, each in cases.items()}
+    kept = {id(item) for name, each in cases.items() for item in each[turn % steps[name] :: steps[name]]}
+    return [item for item in items if id(item) in kept]
 
 
 class CollectingLock:
