@@ -63,6 +63,11 @@ def are_installed(cls: type, names: Iterable[str]) -> bool:
 _METHODS = (FunctionType, classmethod, staticmethod)
 
 
+def is_replaced_by_us(cls: type, name: str) -> bool:
+    """Whether the method that stands in the class is our own replacement, with nothing on top."""
+    return "__teola_original__" in getattr(vars(cls).get(name), "__dict__", {})
+
+
 def method_of(cls: type, name: str) -> Any:
     """Return the attribute as it stands in the class, without our own replacements; None without such an attribute."""
     return without_replacements(attribute_of(cls, name))

@@ -23,7 +23,7 @@ from typing import Any
 
 from teola_plugin.adapters.clients import are_own_clients, client_key, has_own_caches, send_alone
 from teola_plugin.adapters.interception import Met, sharing
-from teola_plugin.adapters.methods import is_installed, method_of
+from teola_plugin.adapters.methods import are_installed, is_installed, is_replaced_by_us, method_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -126,11 +126,9 @@ def attribute(owner: Opaque, name: str, source_of: Callable[[Any], Hashable], ap
         return _asking(client, path, source_of, apart, aapart)
     if any(each[: len(path)] == path for each in _METHODS):
         return Opaque(_Part(client, path), is_own=True)
-    return NOT_MINE if held is client else _refusing(f"it uses {'.'.join(path)} of {type_name(type(client))}")
-
-
-def _refusing(what: str) -> Any:
-    raise Barrier(what)
+    if held is client:
+        return NOT_MINE
+    raise Barrier(f"it uses {'.'.join(path)} of {type_name(type(client))}")
 
 
 def made(run: Run, cls: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Opaque:
@@ -168,7 +166,7 @@ def _asking(
             named = {name: _out(exchange, name, value) for name, value in kwargs.items()}
         except Undecided:
             return unknown_from(run, dict(kwargs), "any", is_safe=False, more=frozenset([source]))
-        if args or not _is_whole(named) or _owner_of(client, path) is None:
+        if args or not _is_whole(named) or (owner := _owner_of(client, path)) is None:
             raise Barrier(f"it calls {name} in a way that is not read", "ask for whole replies, by keyword arguments")
         if not is_comparable(key := _key(client, path[-1], named)):
             raise Barrier(f"what {name} is asked cannot be compared")
@@ -189,7 +187,7 @@ def _asking(
         found = run.ask(request)
         if not isinstance_of(found, Unknown):
             return found
-        if not _is_sent(client, path, named):
+        if not _is_sent(owner, path, named):
             run.raises()
         return _reply(run, found, path, named)
 
@@ -222,7 +220,7 @@ def _owner_of(client: Any, path: tuple[str, ...]) -> type | None:
     """Return the class whose method the path leads to; None if a request by it runs user code or is not shared."""
     module, name = _METHODS[path]
     cls: Any = vars(sys.modules.get(module, sys)).get("Async" + name if _is_async(client) else name)
-    if not foreign.is_class(cls) or "__teola_original__" not in getattr(vars(cls).get(path[-1]), "__dict__", {}):
+    if not foreign.is_class(cls) or not is_replaced_by_us(cls, path[-1]):
         return None
     return cls if is_installed(method_of(cls, path[-1])) and _is_plain(client) else None
 
@@ -232,13 +230,17 @@ def _is_plain(client: Any) -> bool:
     own = foreign.own_attributes(client)
     if own is None or own.get("_api_key_provider") or own.get("_azure_ad_token_provider"):
         return False
-    are_published = all(is_installed(method_of(type(client), name)) for name in _SENDING)
-    return are_published and has_own_caches(client) and are_own_clients([client]) and send_alone(())
+    return (
+        are_installed(type(client), _SENDING)
+        and has_own_caches(client)
+        and are_own_clients([client])
+        and send_alone(())
+    )
 
 
-def _is_sent(client: Any, path: tuple[str, ...], named: Mapping[str, Any]) -> bool:
-    """Whether the client refuses none of the arguments."""
-    method: Any = method_of(_owner_of(client, path) or type(client), path[-1])
+def _is_sent(owner: type, path: tuple[str, ...], named: Mapping[str, Any]) -> bool:
+    """Whether the method of the class that the path leads to refuses none of the arguments."""
+    method: Any = method_of(owner, path[-1])
     method = getattr(method, "__wrapped__", method)
     needed = {"messages", "model"} if "chat" in path else {"input", "model"}
     takes = inspect.signature(method).parameters.keys() - {"timeout"}

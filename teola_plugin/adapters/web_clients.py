@@ -22,7 +22,7 @@ from typing import Any
 from teola_plugin.adapters.clients import is_plain_session, send_alone
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.interception import Met, sharing
-from teola_plugin.adapters.methods import is_installed, method_of
+from teola_plugin.adapters.methods import is_installed, is_replaced_by_us, method_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -72,7 +72,7 @@ def searches(held: Any, name: str) -> bool:
     cls = type(held)
     if not is_client_class(cls) or name not in CLIENTS[foreign.module_of(cls)][1]:
         return False
-    return "__teola_original__" in getattr(vars(cls)[name], "__dict__", {}) and _settings(held) is not None
+    return is_replaced_by_us(cls, name) and _settings(held) is not None
 
 
 def is_client_class(cls: type) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.adapters.interception import around
-from teola_plugin.adapters.methods import are_installed
+from teola_plugin.adapters.methods import are_installed, is_replaced_by_us
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.seams import is_unheard
 
@@ -46,7 +46,7 @@ def is_faiss(store: Any) -> bool:
 
 
 def _is_guarded(cls: type) -> bool:
-    return all("__teola_original__" in getattr(vars(cls).get(name), "__dict__", {}) for name in (*_LOOKING, *_CHANGING))
+    return all(is_replaced_by_us(cls, name) for name in (*_LOOKING, *_CHANGING))
 
 
 def _is_index(index: Any) -> bool:

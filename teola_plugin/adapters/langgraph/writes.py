@@ -72,7 +72,7 @@ def _whole(run: Run, value: Any) -> Iterator[Update]:
     if not any(type(each) is Command for each in parts):
         if value is not None:
             yield ROOT, value
-    elif value is not parts[0] and len(parts) > 1:
+    elif len(parts) > 1:
         raise Barrier("several Commands write to a state without keys")
 
 
