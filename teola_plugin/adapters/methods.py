@@ -68,6 +68,11 @@ def is_replaced_by_us(cls: type, name: str) -> bool:
     return "__teola_original__" in getattr(vars(cls).get(name), "__dict__", {})
 
 
+def is_shared(cls: type, name: str) -> bool:
+    """Whether the calls of a method, which may be inherited, share early requests."""
+    return "__teola_original__" in getattr(attribute_of(cls, name), "__dict__", {})
+
+
 def method_of(cls: type, name: str) -> Any:
     """Return the attribute as it stands in the class, without our own replacements; None without such an attribute."""
     return without_replacements(attribute_of(cls, name))

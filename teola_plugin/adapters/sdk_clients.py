@@ -23,7 +23,7 @@ from typing import Any
 
 from teola_plugin.adapters.clients import are_own_clients, client_key, has_own_caches, send_alone
 from teola_plugin.adapters.interception import Met, sharing
-from teola_plugin.adapters.methods import are_installed, is_installed, is_replaced_by_us, method_of
+from teola_plugin.adapters.methods import are_installed, is_replaced_by_us, method_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -222,7 +222,7 @@ def _owner_of(client: Any, path: tuple[str, ...]) -> type | None:
     cls: Any = vars(sys.modules.get(module, sys)).get("Async" + name if _is_async(client) else name)
     if not foreign.is_class(cls) or not is_replaced_by_us(cls, path[-1]):
         return None
-    return cls if is_installed(method_of(cls, path[-1])) and _is_plain(client) else None
+    return cls if are_installed(cls, path[-1:]) and _is_plain(client) else None
 
 
 def _is_plain(client: Any) -> bool:

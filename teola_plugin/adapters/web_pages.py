@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.clients import is_plain_session, send_alone
 from teola_plugin.adapters.interception import Met, intercept, sharing
-from teola_plugin.adapters.methods import is_installed, method_of
+from teola_plugin.adapters.methods import is_installed, is_shared, method_of
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
@@ -82,8 +82,8 @@ _POSITIONAL = {"GET": ("url", "params"), "POST": ("url", "data", "json")}
 
 def _is_as_published() -> bool:
     requests = _requests()
-    is_shared = "__teola_original__" in vars(vars(requests.Session)["request"])
-    return is_shared and is_installed(requests.api.request) and is_plain_session(requests.Session()) and send_alone(())
+    is_plain = is_installed(requests.api.request) and is_plain_session(requests.Session()) and send_alone(())
+    return is_plain and is_shared(requests.Session, "request")
 
 
 # --- the reader's side -----------------------------------------------------------------------------------------------

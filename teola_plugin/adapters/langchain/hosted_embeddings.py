@@ -15,6 +15,7 @@ from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.configured import Vector
 from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import faiss_stores, models
+from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
 from teola_plugin.seams import Session
@@ -31,11 +32,15 @@ _CALLED = (
 
 
 def provider_spec(embeddings: Any) -> EngineSpec | None:
-    """Return the service as an engine, with its `provider`; None unless the model is a known stock client."""
+    """Return the service as an engine, with its `provider`; None unless the model is a known stock client.
+
+    Also None where the framework's run may be in a call that is not shared: calls of the class are, from now on.
+    """
     if not _is_stock(embeddings):
         return None
-    _share(type(embeddings))
-    return models.spec_of(embeddings)
+    was_shared = is_shared(cls := type(embeddings), "embed_query")
+    _share(cls)
+    return models.spec_of(embeddings) if was_shared else None
 
 
 def instrument_loaded() -> None:

@@ -48,7 +48,7 @@ from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.methods import without_replacements
+from teola_plugin.adapters.methods import is_shared, without_replacements
 from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.service import hold_retries, service_of
@@ -457,20 +457,25 @@ def _completion(result: ChatResult | LLMResult) -> Completion:
 
 
 def instrument_loaded() -> None:
-    """Make calls of all loaded classes of hosted models share early requests: a function may make such a model."""
+    """Make calls of all loaded classes of hosted and declared models share early requests.
+
+    A function may make such a model, or find one where no search does.
+    """
     todo: list[type] = [BaseChatModel, BaseLLM]
     while todo:
         cls = todo.pop()
         todo += type.__subclasses__(cls)
-        if cls.__module__.split(".")[0] in HOSTED:
+        if cls.__module__.split(".")[0] in HOSTED or declared_effects(cls):
             instrument_model(cls)
 
 
-def instrument_model(cls: type) -> None:
-    """Make calls of a foreign model's class share early requests."""
+def instrument_model(cls: type) -> bool:
+    """Make calls of a foreign model's class share early requests. Returns whether they did before."""
+    was_shared = is_shared(cls, "_generate")
     hold_retries()
     _SHARED.replace(cls, "_generate", coroutines=["_agenerate"])
     intercept(cls, "_should_stream", _whole_if_unheard)
+    return was_shared
 
 
 def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:

@@ -59,7 +59,7 @@ class Settings:
 
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
-        self._instrumented: set[type] = set()
+        self._is_shared: dict[type, bool] = {}
         self._readable: dict[int, Model] = {}
         self.sending = Sending()
         self.heard: set[Hashable] = set()
@@ -97,11 +97,13 @@ class Settings:
         return Sent(request, self.sending.is_sent(model, content, more))
 
     def of(self, model: Model) -> AsSetNow:
-        """Return the model with its settings."""
+        """Return the model with its settings. Raises: Barrier if the framework's run may be in an unshared call."""
         known = self._known.get(id(model))
-        if type(model) not in self._instrumented:
-            models.instrument_model(type(model))
-            self._instrumented.add(type(model))
+        cls = type(model)
+        if cls not in self._is_shared:
+            self._is_shared[cls] = models.instrument_model(cls)
+        if not self._is_shared[cls]:
+            raise Barrier(f"calls of {type_name(cls)} were not shared yet when the pipeline's call began")
         if known is None or known.model is not model:
             known = self._known[id(model)] = models.as_set_now(model)
         return known

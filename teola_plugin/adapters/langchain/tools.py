@@ -38,6 +38,7 @@ from teola_plugin.adapters.langchain.models import is_published, stand_in
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.adapters.reader.foreign import is_class, is_of_library
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
@@ -294,7 +295,7 @@ def _shares(tool: BaseTool) -> bool:
     if not isinstance(read_tool(tool), EarlyTool):
         return False
     cls = type(tool)
-    was_shared = "__teola_original__" in getattr(cls._run, "__dict__", {})
+    was_shared = is_shared(cls, "_run")
     instrument_tool(cls)
     return was_shared
 

@@ -16,6 +16,7 @@ from teola_plugin.adapters.configured import AsSetNow, Vector
 from teola_plugin.adapters.interception import intercept, sharing
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.models import is_as_published
+from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.engines import EngineSpec, Foreign
@@ -36,7 +37,10 @@ _CALLED = (
 
 
 def is_hosted(model: Any) -> bool:
-    """Whether a model is a known service's stock client without foreign code; instruments the class of such a model."""
+    """Whether a model is a known service's stock client without foreign code.
+
+    False where the framework's run may be in a call that is not shared: calls of the class are, from now on.
+    """
     cls = getattr(sys.modules.get(MODULE), NAME, None)
     if cls is None or plain_class(model) is not cls or not is_as_published(model, _CALLED):
         return False
@@ -44,8 +48,9 @@ def is_hosted(model: Any) -> bool:
         return False
     if any(getattr(model, name, None) is not None for name in ("_http_client", "_async_http_client")):
         return False
+    was_shared = all(is_shared(cls, name) for name in _WHICH)
     _share(cls)
-    return True
+    return was_shared
 
 
 def instrument_loaded() -> None:

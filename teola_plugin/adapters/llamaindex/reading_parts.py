@@ -33,6 +33,7 @@ from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedd
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, plain_objects, reachable
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
+from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.attributes import bound
@@ -172,8 +173,7 @@ def _text_of(value: Any) -> Any:
 
 def tells(component: Any, method: str) -> bool:
     """Whether the component's method is LlamaIndex's own, intercepted to report its result."""
-    found = foreign.in_mro(class_of(component), method)
-    return type(found) is types.FunctionType and "__teola_original__" in found.__dict__
+    return is_shared(class_of(component), method)
 
 
 def _provider_of(component: Any) -> Hashable | None:

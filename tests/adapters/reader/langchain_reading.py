@@ -19,8 +19,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 
-from teola_plugin.adapters.langchain.models import instrument_model
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.reading_retrievers import instrument_loaded
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Answer, Given, Run
@@ -59,7 +59,6 @@ def _answer(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json=reply)
 
 
-instrument_model(ChatOpenAI)
 CLIENT = httpx.Client(transport=FakeTransport(_answer))
 ASYNC_CLIENT = httpx.AsyncClient(transport=FakeTransport(_answer))
 
@@ -158,6 +157,7 @@ class Found:
 
 def read(program: Any, value: Any, *, is_async: bool = False, most: int = 20) -> Found:
     """What reading a runnable, or a function of one value, asks for and comes to."""
+    instrument_loaded()
     asker = LangChainAsker(is_async=is_async)
     given = Given()
     start = given.copy(value)
@@ -219,6 +219,7 @@ def _answered(request: Request, given: Given) -> Answer:
 
 def real(program: Any, value: Any, *, is_async: bool = False) -> tuple[Any, Counter[Hashable]]:
     """What the framework's own run comes to (its error, if it raises), and the keys of its requests."""
+    instrument_loaded()
     recording = Recording()
     with active(recording):
         try:
