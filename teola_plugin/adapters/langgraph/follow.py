@@ -293,12 +293,14 @@ class _Supersteps:
             if self.is_saved and not can_be_saved(run, [dict(after.state), sent]):
                 run.raises()
             front = after
-            if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is open up to here
-                return self.state(self._kept(front), run.counts)
+            is_open = run.asks or run.gates or run.in_doubt or run.has_assumed
+            if not (is_open or run.has_open(*front.state.values(), *sent)):  # all is certain up to here
+                return self.state(self._kept(run, front), run.counts)
         return None
 
-    def _kept(self, front: Front) -> Front:
-        state, arguments = self.given.renew([dict(front.state), [t.argument for t in front.tasks if t.is_sent]])
+    def _kept(self, run: Run, front: Front) -> Front:
+        arguments = [task.argument for task in front.tasks if task.is_sent]
+        state, arguments = run.renewed(self.given, [dict(front.state), arguments])
         left = iter(arguments)
         tasks = tuple(Task(t.name, next(left)) if t.is_sent else t for t in front.tasks)
         return replace(front, tasks=tasks, state=state)

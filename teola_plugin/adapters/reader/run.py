@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -97,12 +97,24 @@ class Given:
         """Note what functions and objects can reach before the functions run, and what the inputs can."""
         self.notes = Notes([*roots, *roots_of(self.copies.values())])
 
-    def renew(self, value: Any) -> Any:
-        """Copy a value that an evaluation has made; the copy replaces the value from here on."""
+    def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
+        """Copy a value that an evaluation has made; the copy replaces the value from here on.
+
+        `outer`: the outside values of the evaluation. What the value has of these stays what it is, but for those in `exact`,
+        copies of variables behind a barrier, which the program may change: these become a part of the inputs.
+        """
+        outer = self.outer if outer is None else outer
+        kept = {id(copy): (copy, copy) for _, copy in outer.values() if id(copy) not in exact}
+        self.copies.update(kept)
         fresh = self.copy(value)
-        for key, (held, copy) in list(self.copies.items()):
-            if id(copy) in self.copies:
-                self.copies[key] = held, self.copies[id(copy)][1]
+        for number in kept:
+            del self.copies[number]
+        for known in (self.copies, outer):
+            for key, (held, copy) in list(known.items()):
+                if id(copy) in self.copies:
+                    self.copies[key] = held, self.copies[id(copy)][1]
+                    if known is outer:
+                        del outer[key]
         return fresh
 
 
@@ -337,6 +349,23 @@ class Run(Heap):
         self._outer, self._names, self._guarded, self._notes = given.outer, given.names, given.guarded, given.notes
         self._exact = {**self._exact, **given.exact}
         self._begin_changes()
+
+    def renewed(self, given: Given, value: Any) -> Any:
+        """Return a value for later evaluations; see `Given.renew`."""
+        return given.renew(value, self._outer, self._exact.keys())
+
+    def has_open(self, *values: Any) -> bool:
+        """Whether a part has unknown content, so that no later evaluation can begin with the values."""
+        todo, seen = list(values), set[int]()
+        while todo and (self._tainted or self._open):
+            value = todo.pop()
+            if type(value) in classes.ATOMS or type(value) is Unknown or id(value) in seen:
+                continue
+            if self.is_tainted(value):
+                return True
+            seen.add(id(value))
+            todo += self.parts(value)
+        return False
 
     def hand_on(self, given: Given) -> None:
         """Record the outside values and names of the evaluation in `given`, for later evaluations."""
