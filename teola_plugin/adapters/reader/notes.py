@@ -44,6 +44,8 @@ _LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "glo
 _FOLLOWED = ("langchain_core.runnables", "langchain_core.tools", "langgraph.")
 """Modules whose components hold functions of the user's."""
 
+_OTHERS = sys.stdlib_module_names - {"__main__"} | {"teola_plugin"}
+
 _ATTRIBUTES = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _GLOBALS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _CELLS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
@@ -54,13 +56,13 @@ _ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 class _Code:
     """What a function mentions, with the functions inside: `names`, and those that it stores to.
 
-    `is_loud`: may store to any. `alters`: changes a container that it did not make.
+    `is_loud`: may store to any. `may_alter`: may change a container that it did not make.
     """
 
     names: frozenset[str]
     stored: frozenset[str]
     is_loud: bool
-    alters: bool
+    may_alter: bool
 
 
 class _At(int):
@@ -68,12 +70,12 @@ class _At(int):
 
 
 class Notes:
-    """The values that functions can reach. `alters`: some function changes a container that it did not make."""
+    """The values that functions can reach."""
 
     def __init__(self, roots: Iterable[Any] = ()) -> None:
         """Note what can be reached from the functions and objects in `roots`."""
         self.roots = list(roots)
-        self.alters = False
+        self._altering: dict[int, types.FunctionType] = {}
         self._places: dict[Hashable, Any] = {}
         self._contents: dict[int, tuple[Any, ...]] = {}
         self._spaces: set[int] = set()
@@ -131,6 +133,16 @@ class Notes:
         parts = _parts_of(value)
         return parts is not None and len(parts) == len(noted) and all(map(_is_same, noted, parts))
 
+    @property
+    def alters(self) -> bool:
+        """Whether some function changes a container that it did not make, as far as its source tells."""
+        for number, function in list(self._altering.items()):
+            node = node_of(function)
+            if node is None or alters(node):
+                return True
+            self._altering.pop(number, None)
+        return False
+
     # --- noting ------------------------------------------------------------------------------------------------------
 
     def _note(self, place: Hashable, value: Any) -> None:
@@ -174,15 +186,14 @@ class Notes:
                 self._todo += [each for each in parts if not is_atom(each)]
 
     def _function(self, function: types.FunctionType) -> None:
-        if function.__code__.co_filename and is_installed_file(function.__code__.co_filename):
+        if _is_of_others(function.__code__.co_filename, function.__globals__.get("__name__")):
             return
-        if foreign.is_standard(function):
-            return
-        code, names = _of_code(function), function.__globals__
+        code, names = _of_code(function.__code__), function.__globals__
         self._stored |= code.stored
         self._names |= code.names
         self._is_loud = self._is_loud or code.is_loud
-        self.alters = self.alters or code.alters
+        if code.may_alter:
+            self._altering[id(function.__code__)] = function
         if type(names) is dict:
             self._modules[id(names)] = names
         for cell in function.__closure__ or ():
@@ -222,10 +233,10 @@ class Notes:
             self._spaces.add(id(own))
             for name, held in list(own.items()):
                 self._note((id(own), name), held)
-            private = foreign.private_of(value)
-            self._spaces.add(id(private))
-            for name, held in list(private.items()):
-                self._note((id(private), name), held)
+            if private := foreign.private_of(value):  # an empty dict may be another one each time
+                self._spaces.add(id(private))
+                for name, held in list(private.items()):
+                    self._note((id(private), name), held)
 
 
 def roots_of(copied: Iterable[tuple[Any, Any]]) -> list[Any]:
@@ -279,9 +290,9 @@ def _is_same(noted: Any, value: Any) -> bool:
 
 
 def _is_of_others(file: Any, name: Any) -> bool:
-    """Whether a module is of an installed package or of the standard library."""
+    """Whether a module is of an installed package, of the standard library, or ours."""
     root = name.partition(".")[0] if type(name) is str else ""
-    return (type(file) is str and is_installed_file(file)) or root in sys.stdlib_module_names - {"__main__"}
+    return (type(file) is str and is_installed_file(file)) or root in _OTHERS
 
 
 def _is_class_of_others(cls: type) -> bool:
@@ -290,8 +301,7 @@ def _is_class_of_others(cls: type) -> bool:
     return _is_of_others(module.__dict__.get("__file__") if type(module) is types.ModuleType else None, name)
 
 
-def _of_code(function: types.FunctionType) -> _Code:
-    code = function.__code__
+def _of_code(code: types.CodeType) -> _Code:
     known = _codes.get(id(code))
     if known is None or known[0] is not code:
         if len(_codes) >= MAX_CODES:
@@ -299,10 +309,8 @@ def _of_code(function: types.FunctionType) -> _Code:
         inner = list(_inside(code))
         names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
         stored = frozenset(name for each in inner for name in _stored_by(each))
-        node = node_of(function)
         may_alter = not names.isdisjoint(CHANGING) or any(map(_sets_items, inner))
-        is_loud, may_alter = not names.isdisjoint(_LOUD), may_alter and (node is None or alters(node))
-        known = _codes[id(code)] = code, _Code(names, stored, is_loud, may_alter)
+        known = _codes[id(code)] = code, _Code(names, stored, not names.isdisjoint(_LOUD), may_alter)
     return known[1]
 
 
