@@ -326,8 +326,8 @@ def prepared(graph: Graph) -> bool:
 
 
 def functions_in(graph: Graph) -> list[Any]:
-    """Return the functions and components of the nodes, conditional edges and reducers of a graph and of its subgraphs."""
-    graphs = (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True)))
+    """Return what a graph and its subgraphs run: functions and components of nodes, conditional edges, reducers."""
+    graphs: tuple[Any, ...] = (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True)))
     channels = [channel for each in graphs for channel in each.channels.values()]
     reducers = [each.operator for each in channels if type(each) is BinaryOperatorAggregate]
     return [*(function for each in graphs for function in _functions_of(each)), *reducers]

@@ -47,8 +47,8 @@ class OwnRun:
     """One run of a user function. `given`: its arguments; `is_async`: whether the run is on an event loop.
 
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
-    call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the component or workflow
-    with the function, and other functions that are read.
+    call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
+    component or workflow with the function, and other functions that are read.
     """
 
     program: Program

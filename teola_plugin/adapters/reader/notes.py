@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import logging
 import sys
 import types
 import weakref
@@ -32,6 +33,8 @@ from teola_plugin.adapters.reader.reach import CHANGING, alters
 from teola_plugin.adapters.reader.values import Barrier, Opaque, is_installed_file
 from teola_plugin.adapters.source import node_of
 
+log = logging.getLogger(__name__)
+
 MOST_PARTS = 10_000
 """Values that are noted for one reading: some 3 ms."""
 
@@ -46,10 +49,14 @@ _FOLLOWED = ("langchain_core.runnables", "langchain_core.tools", "langgraph.")
 
 _OTHERS = sys.stdlib_module_names - {"__main__"} | {"teola_plugin"}
 
-_ATTRIBUTES = frozenset({"STORE_ATTR", "DELETE_ATTR"})
-_GLOBALS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
-_CELLS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
-_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+
+def _numbers(names: str) -> frozenset[int]:
+    return frozenset(dis.opmap[name] for name in names.split() if name in dis.opmap)
+
+
+_STORES = _numbers("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL")
+_CELLS = _numbers("STORE_DEREF DELETE_DEREF")
+_ITEMS = _numbers("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,12 @@ class Notes:
 
     def add(self, roots: Iterable[Any]) -> None:
         """Note what can be reached from more functions and objects."""
+        try:
+            self._add(roots)
+        except Exception:  # a fault of ours is never the user's: there are fewer notes
+            log.exception("values could not be noted")
+
+    def _add(self, roots: Iterable[Any]) -> None:
         self._todo += roots
         while self._todo:
             while self._todo and self._left > 0:
@@ -309,7 +322,7 @@ def _of_code(code: types.CodeType) -> _Code:
         inner = list(_inside(code))
         names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
         stored = frozenset(name for each in inner for name in _stored_by(each))
-        may_alter = not names.isdisjoint(CHANGING) or any(map(_sets_items, inner))
+        may_alter = not names.isdisjoint(CHANGING) or not all(_ITEMS.isdisjoint(each.co_code[::2]) for each in inner)
         known = _codes[id(code)] = code, _Code(names, stored, not names.isdisjoint(_LOUD), may_alter)
     return known[1]
 
@@ -326,12 +339,8 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _stored_by(code: types.CodeType) -> Iterator[str]:
     """Yield the attributes, global names and variables of functions around that a function stores to."""
+    if (_STORES | _CELLS).isdisjoint(code.co_code[::2]):
+        return
     for each in dis.get_instructions(code):
-        if each.opname in _ATTRIBUTES or each.opname in _GLOBALS:
+        if each.opcode in _STORES or (each.opcode in _CELLS and each.argval in code.co_freevars):
             yield each.argval
-        elif each.opname in _CELLS and each.argval in code.co_freevars:
-            yield each.argval
-
-
-def _sets_items(code: types.CodeType) -> bool:
-    return any(each.opname in _ITEMS for each in dis.get_instructions(code))

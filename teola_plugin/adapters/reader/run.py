@@ -100,8 +100,8 @@ class Given:
     def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
         """Copy a value that an evaluation has made; the copy replaces the value from here on.
 
-        `outer`: the outside values of the evaluation. What the value has of these stays what it is, but for those in `exact`,
-        copies of variables behind a barrier, which the program may change: these become a part of the inputs.
+        `outer`: the outside values of the evaluation. What the value has of these stays what it is, but for those in
+        `exact`, copies of variables behind a barrier, which the program may change: these become a part of the inputs.
         """
         outer = self.outer if outer is None else outer
         kept = {id(copy): (copy, copy) for _, copy in outer.values() if id(copy) not in exact}
