@@ -54,7 +54,8 @@ def _numbers(names: str) -> frozenset[int]:
     return frozenset(dis.opmap[name] for name in names.split() if name in dis.opmap)
 
 
-_STORES = _numbers("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL")
+_ATTRIBUTES = _numbers("STORE_ATTR DELETE_ATTR")
+_GLOBALS = _numbers("STORE_GLOBAL DELETE_GLOBAL")
 _CELLS = _numbers("STORE_DEREF DELETE_DEREF")
 _ITEMS = _numbers("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE")
 
@@ -196,6 +197,8 @@ class Notes:
                 self._left -= len(parts)
                 self._contents[id(value)] = tuple(map(_token, parts))
                 self._todo.append(kind)
+                if not foreign.is_one_of(kind, _SEQUENCES) and foreign.private_of(value):  # read like an object
+                    self._object(value)
                 self._todo += [each for each in parts if not is_atom(each)]
 
     def _function(self, function: types.FunctionType) -> None:
@@ -231,7 +234,7 @@ class Notes:
 
     def _object(self, value: Any) -> None:
         cls = type(value)
-        if facts_of(cls).kind not in ("object", "component"):
+        if facts_of(cls).kind not in ("object", "component", "record"):
             return
         own = foreign.own_attributes(value)
         if own is None or id(own) in self._spaces:
@@ -338,9 +341,13 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _stored_by(code: types.CodeType) -> Iterator[str]:
-    """Yield the attributes, global names and variables of functions around that a function stores to."""
-    if (_STORES | _CELLS).isdisjoint(code.co_code[::2]):
+    """Yield the attributes, global names and variables of functions around that a function stores to.
+
+    A constructor stores to the attributes of a new object.
+    """
+    stores = _GLOBALS if code.co_name in ("__init__", "__post_init__") else _GLOBALS | _ATTRIBUTES
+    if (stores | _CELLS).isdisjoint(code.co_code[::2]):
         return
     for each in dis.get_instructions(code):
-        if each.opcode in _STORES or (each.opcode in _CELLS and each.argval in code.co_freevars):
+        if each.opcode in stores or (each.opcode in _CELLS and each.argval in code.co_freevars):
             yield each.argval
