@@ -13,8 +13,11 @@ from pydantic import BaseModel, PrivateAttr
 
 from teola_plugin.adapters.reader import notes as noting
 from teola_plugin.adapters.reader import stacks
+from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.notes import Notes
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.values import Barrier
 from tests.adapters.reader.resumed import HIDDEN, SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.test_resuming import numbered
@@ -120,6 +123,14 @@ def test_values_beyond_a_number_are_not_noted(monkeypatch: pytest.MonkeyPatch) -
     box = Box()
     box.items = list(range(100))
     assert Notes([box]).is_kept(box.items) is None
+
+
+def test_a_copy_that_was_broken_off_is_not_used() -> None:
+    given, held = Given(), [[1], [2], [3]]
+    for _ in range(2):
+        with pytest.raises(Barrier):
+            Run(Nobody(), given=given, operations=3).load(held)
+    assert Run(Nobody(), given=given).load(held) == held
 
 
 class Only(random.Random):
