@@ -75,7 +75,7 @@ def read(
     steps, start = _Supersteps(reader, way, copies, expected), copies.copy(given)
 
     def program(run: Run) -> State:
-        return steps.state(steps._kept(of(reader.entered(run, start, replace(way, stops_before=frozenset())))))
+        return steps.state(steps._kept(run, of(reader.entered(run, start, replace(way, stops_before=frozenset())))))
 
     line = _Line(answer)
     prediction = Prediction(asker, line, State(program, copies))

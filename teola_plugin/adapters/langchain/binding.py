@@ -17,6 +17,7 @@ from typing import Any, Literal
 from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import copied, is_plain, is_read_safely
 from teola_plugin.adapters.reader.foreign import is_kind_of
+from teola_plugin.adapters.reader.notes import Notes
 from teola_plugin.adapters.reader.stacks import Listener
 
 ABSENT: Any = object()
@@ -31,6 +32,7 @@ class Entered:
 
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
     inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
+    `notes`: of what the functions that are read can reach.
     """
 
     value: Any
@@ -39,6 +41,7 @@ class Entered:
     heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
     is_only: bool = field(default=True, compare=False)
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
+    notes: Notes = field(default_factory=Notes, compare=False, repr=False)
     twin: Any = field(default=None, compare=False, repr=False)
 
 

@@ -121,11 +121,12 @@ def _read_by(
     draft: Draft, component: Any, function: Any, given: Callable[..., Any], reading: Reading
 ) -> Callable[..., Any]:
     """Return the reader of a component's function, as a function of the call's `Entered` and the arguments."""
-    code = _code_of(function)
+    code, roots = _code_of(function), [function or component]
 
     def listen(entered: Entered, call: Asides) -> None:
+        entered.notes.add(roots)
         if entered.is_only and draft.runs[code] == 1:  # several runs cannot be told apart
-            entered.listeners[id(component)] = listener = Listener(is_only=True, code=code)
+            entered.listeners[id(component)] = listener = Listener(is_only=True, code=code, roots=roots)
             call.when_asked(listener.hear)
 
     draft.on_call(listen)
@@ -135,6 +136,7 @@ def _read_by(
             raise LookupError("its models' replies are streamed")
         is_async = entered.mode in ("ainvoke", "abatch", "astream")
         inputs = Given()
+        inputs.notes = entered.notes
         value = inputs.copy(given(*args))
         asker = LangChainAsker(entered.context, is_async=is_async, heard=entered.heard)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import CONF, CONFIG_KEY_RESUMING, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
 from langgraph._internal._runnable import RunnableCallable
 from langgraph._internal._typing import MISSING
+from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.last_value import LastValueAfterFinish
 from langgraph.channels.named_barrier_value import NamedBarrierValue, NamedBarrierValueAfterFinish
 from langgraph.constants import START
@@ -83,7 +84,7 @@ def trace(graph: Any) -> Traced:
         early = dict.fromkeys(tool for agent in agents.values() for tool in agent.shown)
         if not (prepared(graph) or agents):
             return Traced(PGraph((), (), ()), breaks=tuple(breaks))
-        followed = Followed(graph, agents, readings_of(graph))
+        followed = Followed(graph, agents, readings_of(graph), functions=functions_in(graph))
         return Traced(
             PGraph((), (), ()), breaks=tuple(breaks), follow=followed.follow, early=tuple(early),
             readings=tuple(followed.readings.values()),
@@ -98,13 +99,15 @@ def trace(graph: Any) -> Traced:
 class Followed:
     """A graph with followed calls. `agents`: by the `id` of the nodes of the graph and of the subgraphs.
 
-    `readings`: of the nodes, by name. `depths`: by the superstep in which a reading begins.
+    `readings`: of the nodes, by name. `depths`: by the superstep in which a reading begins. `functions`: see
+    `functions_in`.
     """
 
     graph: Graph
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
     depths: dict[int, Depths] = field(default_factory=dict)
+    functions: Sequence[Any] = ()
 
     def follow(self, entered: Entered) -> Following:
         """Return the follower of one call."""
@@ -210,7 +213,9 @@ class Following:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
-        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener(_where(_namespace(loop.config)))
+        given.note(self.followed.functions)
+        line = CallLine(asides, has_replies_streamed(loop))
+        listener = Listener(_where(_namespace(loop.config)), roots=self.followed.functions)
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
             asker, line, state, speculates=asides.speculates, routes=asides.routes, listener=listener
@@ -288,12 +293,14 @@ class _Supersteps:
             if self.is_saved and not can_be_saved(run, [dict(after.state), sent]):
                 run.raises()
             front = after
-            if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is open up to here
-                return self.state(self._kept(front), run.counts)
+            is_open = run.asks or run.gates or run.in_doubt or run.has_assumed
+            if not (is_open or run.has_open(*front.state.values(), *sent)):  # all is certain up to here
+                return self.state(self._kept(run, front), run.counts)
         return None
 
-    def _kept(self, front: Front) -> Front:
-        state, arguments = self.given.renew([dict(front.state), [t.argument for t in front.tasks if t.is_sent]])
+    def _kept(self, run: Run, front: Front) -> Front:
+        arguments = [task.argument for task in front.tasks if task.is_sent]
+        state, arguments = run.renewed(self.given, [dict(front.state), arguments])
         left = iter(arguments)
         tasks = tuple(Task(t.name, next(left)) if t.is_sent else t for t in front.tasks)
         return replace(front, tasks=tasks, state=state)
@@ -316,6 +323,14 @@ def prepared(graph: Graph) -> bool:
                     trace_runnable(value)
             may_ask |= reach_of(function, lambda value: False).asks
     return may_ask
+
+
+def functions_in(graph: Graph) -> list[Any]:
+    """Return what a graph and its subgraphs run: functions and components of nodes, conditional edges, reducers."""
+    graphs: tuple[Any, ...] = (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True)))
+    channels = [channel for each in graphs for channel in each.channels.values()]
+    reducers = [each.operator for each in channels if type(each) is BinaryOperatorAggregate]
+    return [*(function for each in graphs for function in _functions_of(each)), *reducers]
 
 
 def _functions_of(graph: Any) -> Iterator[Any]:

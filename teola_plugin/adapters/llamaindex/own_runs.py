@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +47,8 @@ class OwnRun:
     """One run of a user function. `given`: its arguments; `is_async`: whether the run is on an event loop.
 
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
-    call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run.
+    call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
+    component or workflow with the function, and other functions that are read.
     """
 
     program: Program
@@ -60,6 +61,7 @@ class OwnRun:
     session: Any = None
     blocks: bool = False
     around: OwnRun | None = None
+    roots: Sequence[Any] = ()
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -89,6 +91,7 @@ class OwnRun:
         except TooLarge as e:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
+        given.note(self.roots)
         asker = self._asker = LlamaIndexAsker(is_async=self.is_async)
 
         def program(run: Run) -> None:
@@ -104,7 +107,7 @@ class OwnRun:
                 self.reading.note(barrier, run.counts.total(), run.skipped)
             self.go_on(run, found)
 
-        listener = Listener(lambda: self if self._is_running() else NOWHERE)
+        listener = Listener(lambda: self if self._is_running() else NOWHERE, roots=self.roots)
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
             asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener

@@ -173,8 +173,9 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
         return asker.use(run, component, method, tuple(given[0]), given[1])
 
     is_async = method.startswith("a")
-    blocks = is_async and not inspect.iscoroutinefunction(function_of(component, is_async=True))
-    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks)
+    function = function_of(component, is_async=is_async)
+    blocks = is_async and not inspect.iscoroutinefunction(function)
+    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks, roots=[component, function])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,7 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
     own = StepRun(
         program, [given, state, buffers, others], steps.readings[name], is_async, writes=may_write(function), step=name,
         event=given.get(vars(function)["_step_config"].event_name), later=later, workflow=workflow,
+        roots=[steps.workflow, *steps.functions.values()],
     )  # fmt: skip
     return own
 

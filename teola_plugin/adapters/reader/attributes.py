@@ -258,14 +258,16 @@ def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
         return _property(run, value, name, found)
     if found is not MISSING and foreign.is_data_descriptor(found):
         raise Barrier(f"it uses {name} of {describe(value)}")
-    if run.changes.changed and not value.is_own and run.changes.holds((id(own), name)):
-        default = {} if found is MISSING else {name: found}
-        return run.changed_value((id(own), name), lambda: {**default, **own}[name], error=AttributeError)
+    if not value.is_own:
+        if run.changes.changed and run.changes.holds((id(own), name)):
+            return run.changed_value((id(own), name), lambda: own[name], error=AttributeError, default=found)
+        run.require_as_noted((id(own), name), held, name, own.get(name, MISSING))
     if name in own:
         return own[name] if value.is_own and facts.kind == "object" else run.load_attribute(held, name, own[name])
     if found is MISSING:
         private = foreign.private_attribute(held, name)
         if private is not MISSING and not is_user_code("__getattr__", in_mro(cls, "__getattr__")):
+            run.require_as_noted((id(foreign.private_of(held)), name), held, name, private)
             return run.load_attribute(held, name, private)
         if in_mro(cls, "__getattr__") is not MISSING:
             raise Barrier(f"it uses {name} of {describe(value)}")

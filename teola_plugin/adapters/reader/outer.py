@@ -7,6 +7,7 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
+from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.values import Barrier
 
 
@@ -16,6 +17,17 @@ def place_of(function: types.FunctionType, name: str) -> Hashable:
     if name in cells:
         return id(cells[name])
     return id(function.__globals__), name
+
+
+def held_at(function: types.FunctionType, name: str) -> Any:
+    """Return what the storage of an outside name holds; MISSING for an empty cell and for names of builtins."""
+    code, names = function.__code__, function.__globals__
+    if name not in code.co_freevars:
+        return names.get(name, MISSING) if type(names) is dict else MISSING
+    try:
+        return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+    except ValueError:
+        return MISSING
 
 
 def outside(function: types.FunctionType, name: str) -> Any:

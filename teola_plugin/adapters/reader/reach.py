@@ -86,7 +86,7 @@ def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
     acts = asks or not _QUIET.issuperset(modules | set(imported)) or any(_is_loud(node) for node in nodes if node)
     found = [node for node in nodes if node]
     changes = acts or any(map(_changes, found))
-    return Reach(asks, acts, changes, any(map(_alters, found)), repeats=asks and _repeats(found))
+    return Reach(asks, acts, changes, any(map(alters, found)), repeats=asks and _repeats(found))
 
 
 def _repeats(nodes: list[FunctionNode]) -> bool:
@@ -131,7 +131,7 @@ def _changes(node: FunctionNode) -> bool:
     return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
 
 
-def _alters(node: FunctionNode) -> bool:
+def alters(node: FunctionNode) -> bool:
     """Whether the function stores into, or adds to, an object that it did not make."""
     own = _own_names(node)
     return any(_is_altering(each, own) for part in _body(node) for each in ast.walk(part))

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,8 +19,10 @@ from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
+from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.heap import Frame, Heap
-from teola_plugin.adapters.reader.outer import outside, place_of
+from teola_plugin.adapters.reader.notes import Notes, place_in, roots_of
+from teola_plugin.adapters.reader.outer import held_at, outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     CHANGED,
@@ -69,7 +71,7 @@ class Given:
     values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
     not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
     framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
-    original, which is kept alive.
+    original, which is kept alive. `notes`: of what the program can reach; see notes.py.
     """
 
     def __init__(self) -> None:
@@ -79,6 +81,7 @@ class Given:
         self.exact: dict[int, Any] = {}
         self.escaped: set[type] = set()
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
+        self.notes: Notes | None = None
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
 
@@ -90,12 +93,28 @@ class Given:
         except Barrier as e:
             raise TooLarge(e.what) from e
 
-    def renew(self, value: Any) -> Any:
-        """Copy a value that an evaluation has made; the copy replaces the value from here on."""
+    def note(self, roots: Iterable[Any]) -> None:
+        """Note what functions and objects can reach before the functions run, and what the inputs can."""
+        self.notes = Notes([*roots, *roots_of(self.copies.values())])
+
+    def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
+        """Copy a value that an evaluation has made; the copy replaces the value from here on.
+
+        `outer`: the outside values of the evaluation. What the value has of these stays what it is, but for those in
+        `exact`, copies of variables behind a barrier, which the program may change: these become a part of the inputs.
+        """
+        outer = self.outer if outer is None else outer
+        kept = {id(copy): (copy, copy) for _, copy in outer.values() if id(copy) not in exact}
+        self.copies.update(kept)
         fresh = self.copy(value)
-        for key, (held, copy) in list(self.copies.items()):
-            if id(copy) in self.copies:
-                self.copies[key] = held, self.copies[id(copy)][1]
+        for number in kept:
+            del self.copies[number]
+        for known in (self.copies, outer):
+            for key, (held, copy) in list(known.items()):
+                if id(copy) in self.copies:
+                    self.copies[key] = held, self.copies[id(copy)][1]
+                    if known is outer:
+                        del outer[key]
         return fresh
 
 
@@ -170,12 +189,13 @@ class Run(Heap):
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
-        self._copies, self._outer, self._names = given.copies, given.outer, given.names
+        self._copies, self._outer, self._names, self._notes = given.copies, given.outer, given.names, given.notes
         self._given = {id(copy): copy for _, copy in self._copies.values()}
         self._changed_in = changed
         self.changes = Changes()
         self.after: list[Any] = []
         self._is_guarded = False
+        self._is_noted = False
         self._is_together = False
         self._guarded = given.guarded
         self._examples: dict[int, tuple[Any, ...]] = {}
@@ -214,7 +234,13 @@ class Run(Heap):
             return Unknown()
         self.tick()
         copies = self._copies if is_given else self._outer
-        return self._copied(value, kind, copies, is_given)
+        kept = len(copies)
+        try:
+            return self._copied(value, kind, copies, is_given)
+        except BaseException:
+            for number in list(copies)[kept:]:  # a part has not been copied
+                del copies[number]
+            raise
 
     def load_name(self, function: Any, name: str) -> Any:
         """Return the value of an outside name of a function. Raises: NameError, Barrier."""
@@ -224,8 +250,44 @@ class Run(Heap):
             return self.changed_value(place, partial(outside, function, name), error=NameError)
         key = (id(function), name)
         if key not in self._names:
-            self._names[key] = function, outside(function, name)
-        return self._unshared(self.load(self._names[key][1]))
+            value = held_at(function, name)
+            self.require_as_noted(place_of(function, name), function, name, value)
+            self._names[key] = function, outside(function, name) if value is MISSING else value
+        return self._unshared(self._load_noted(self._names[key][1]))
+
+    def require_as_noted(self, place: Hashable, owner: Any, name: str, value: Any) -> None:
+        """Require that an outside value is the one from before the framework's run. Raises: Renewed, Barrier.
+
+        `place`: see `notes.Notes.is_noted`. `value`: MISSING for an empty place.
+        """
+        notes = self._notes
+        if notes is not None and self.changes.changed is not None and not notes.is_as_noted(place, name, value):
+            self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
+
+    def _load_noted(self, value: Any) -> Any:
+        """Return the reader's copy of a value that notes should tell about."""
+        outer, self._is_noted = self._is_noted, True
+        try:
+            return self.load(value)
+        finally:
+            self._is_noted = outer
+
+    def _require_kept(self, value: Any, kind: type) -> None:
+        """Require that a container or record, copied now, has its content from before the framework's run.
+
+        Raises: Renewed, Barrier.
+        """
+        notes = self._notes
+        if notes is None or self.changes.changed is None or self.changes.holds(id(value)):
+            return
+        is_kept = notes.is_kept(value)
+        is_shared = is_kept is None
+        if is_kept or (is_shared and not (self._is_noted and notes.alters and kind in CONTAINERS)):
+            return
+        what = f"a {type_name(kind)} may have been changed already"
+        if kind not in CONTAINERS or self._is_guarded:
+            raise Barrier(what)
+        self._change(id(value), value, what, is_shared=is_shared)
 
     def load_attribute(self, owner: Any, name: str, value: Any) -> Any:
         """Return the attribute of a foreign object, as first looked up.
@@ -235,7 +297,7 @@ class Run(Heap):
         if id(owner) in self.heard:
             return Unknown()
         if is_of_program(owner, name):
-            return self._unshared(self.load(self.as_first_read(owner, name, value)))
+            return self._unshared(self._load_noted(self.as_first_read(owner, name, value)))
         guarded, self._is_guarded = self._is_guarded, True
         try:
             found = self.load(self.as_first_read(owner, name, value))
@@ -254,7 +316,9 @@ class Run(Heap):
         return found
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
-        """Return the first value given for this name of the object."""
+        """Return the first value given for this name of the object. Raises: Renewed, Barrier."""
+        if (id(owner), name) not in self._names and (place := place_in(owner, name)) is not None:
+            self.require_as_noted(place, owner, name, value)
         return self._names.setdefault((id(owner), name), (owner, value))[1]
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
@@ -270,7 +334,11 @@ class Run(Heap):
         if kind is defaultdict and not any(value.default_factory is each for each in _FACTORIES):
             return keep(Opaque(value))
         copied = classes.copy_of(value, load, self.load, keep)
-        return keep(Opaque(value)) if copied is classes.MISSING else copied
+        if copied is classes.MISSING:
+            return keep(Opaque(value))
+        if not is_given:
+            self._require_kept(value, kind)
+        return copied
 
     def frames(self) -> Sequence[Frame]:
         """See `Heap`."""
@@ -278,13 +346,30 @@ class Run(Heap):
 
     def is_outside(self, given: Given) -> None:
         """Use the outside values and names recorded in `given` from here on."""
-        self._outer, self._names, self._guarded = given.outer, given.names, given.guarded
+        self._outer, self._names, self._guarded, self._notes = given.outer, given.names, given.guarded, given.notes
         self._exact = {**self._exact, **given.exact}
         self._begin_changes()
 
+    def renewed(self, given: Given, value: Any) -> Any:
+        """Return a value for later evaluations; see `Given.renew`."""
+        return given.renew(value, self._outer, self._exact.keys())
+
+    def has_open(self, *values: Any) -> bool:
+        """Whether a part has unknown content, so that no later evaluation can begin with the values."""
+        todo, seen = list(values), set[int]()
+        while todo and (self._tainted or self._open):
+            value = todo.pop()
+            if type(value) in classes.ATOMS or type(value) is Unknown or id(value) in seen:
+                continue
+            if self.is_tainted(value):
+                return True
+            seen.add(id(value))
+            todo += self.parts(value)
+        return False
+
     def hand_on(self, given: Given) -> None:
         """Record the outside values and names of the evaluation in `given`, for later evaluations."""
-        given.outer, given.names, given.guarded = self._outer, self._names, self._guarded
+        given.outer, given.names, given.guarded, given.notes = self._outer, self._names, self._guarded, self._notes
         given.escaped |= {type(each) for each in self._escaped.values()}
         if self.changes.changed is not None:
             for original, copy in self._outer.values():
@@ -446,10 +531,12 @@ class Run(Heap):
         finally:
             self._is_together = around
 
-    def changed_value(self, key: Hashable, now: Callable[[], Any], *, error: type[Exception]) -> Any:
+    def changed_value(
+        self, key: Hashable, now: Callable[[], Any], *, error: type[Exception], default: Any = MISSING
+    ) -> Any:
         """Return the value at the key of a change: as stored, or unknown before.
 
-        `now` reads the place; `error`: what the program gets if the place is empty.
+        `now` reads the place; `default`: what the program gets if the place is empty, `error` if there is no default.
         """
         cell = self.changes.cell(key)
         if self.is_tainted(cell):
@@ -461,6 +548,11 @@ class Run(Heap):
         try:
             found = now()
         except (NameError, KeyError):
+            found = MISSING
+        if self._notes is not None:
+            found = self._notes.first(key, found)
+        found = default if found is MISSING else found
+        if found is MISSING:
             return self.unknown(Unknown(sources=CHANGED), error=error)
         return self.unknown_like(found)
 

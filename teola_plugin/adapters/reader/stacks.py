@@ -22,6 +22,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Nobody
+from teola_plugin.adapters.reader.notes import Notes, roots_of
 from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, parameters_of
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import STALE, Barrier, Opaque, is_installed_file, isinstance_of
@@ -98,15 +99,18 @@ class Listener:
     """
 
     def __init__(
-        self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False, code: types.CodeType | None = None
+        self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False, code: types.CodeType | None = None,
+        roots: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         """Prepare to hear requests.
 
         `where`: identifies the run of a function that asks (see `run.Run`). `code`: the code of the program's function.
         `is_only`: the program is a function whose runs cannot be told apart: heard if run by itself, and once.
+        `roots`: the functions of the program; see notes.py.
         """
         self._where = where
         self._code = code
+        self._roots = roots
         self._made: dict[Hashable, list[Callable[[], Hashable]]] = defaultdict(list)
         self._around = [(id(frame), frame.f_code) for frame in _frames()] if is_only else None
         self.on_news: Callable[[], None] = lambda: None
@@ -161,6 +165,7 @@ class Listener:
             return True
         passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
         if passed is not None:
+            passed.outside.notes = Notes([*self._roots, *roots_of(passed.seen.values())])
             with self._lock:
                 self._passed[number] = passed
             self.on_news()

@@ -72,10 +72,11 @@ class SideBySide:
     def run(self, given: Mapping[str, Any]) -> Any:
         """What CPython makes of the program, or the error that it raises."""
         world = World(self._asked)
-        listener = Listener()
+        listener = Listener(roots=[self._program])
         self.when_asked(listener.hear)
         copies = Given()
         own = {name: copies.copy(value) for name, value in {**world.models, **given}.items()}
+        copies.note([self._program])
 
         def read(run: Run) -> None:
             try:

@@ -1,0 +1,353 @@
+"""Notes of the values outside of functions, taken before the functions run.
+
+The reader looks at an outside value when it comes to it, and by then the framework's run may have changed the value. So
+what functions can reach is noted in the framework's thread, before it runs them: attributes of the user's objects and
+classes, outside names, and the contents of containers. A value that the reader finds to differ from its note counts as
+changed (see changes.py). A value without a note is trusted unless one of the functions stores to a name like its own.
+
+    if app.topic:              noted: ""
+        llm.invoke("again")
+    else:
+        app.topic = "known"    the run is here when the reader looks at `app.topic` first: not known, both ways are read
+
+Notes keep no object of the user's alive.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import logging
+import sys
+import types
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import MISSING, is_atom
+from teola_plugin.adapters.reader.reach import CHANGING, alters
+from teola_plugin.adapters.reader.values import Barrier, Opaque, is_installed_file
+from teola_plugin.adapters.source import node_of
+
+log = logging.getLogger(__name__)
+
+MOST_PARTS = 10_000
+"""Values that are noted for one reading: some 3 ms."""
+
+MAX_CODES = 10_000
+"""Functions whose stores are cached."""
+
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+_LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
+_FOLLOWED = ("langchain_core.runnables", "langchain_core.tools", "langgraph.")
+"""Modules whose components hold functions of the user's."""
+
+_OTHERS = sys.stdlib_module_names - {"__main__"} | {"teola_plugin"}
+
+
+def _numbers(names: str) -> frozenset[int]:
+    return frozenset(dis.opmap[name] for name in names.split() if name in dis.opmap)
+
+
+_ATTRIBUTES = _numbers("STORE_ATTR DELETE_ATTR")
+_GLOBALS = _numbers("STORE_GLOBAL DELETE_GLOBAL")
+_CELLS = _numbers("STORE_DEREF DELETE_DEREF")
+_ITEMS = _numbers("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """What a function mentions, with the functions inside: `names`, and those that it stores to.
+
+    `is_loud`: may store to any. `may_alter`: may change a container that it did not make.
+    """
+
+    names: frozenset[str]
+    stored: frozenset[str]
+    is_loud: bool
+    may_alter: bool
+
+
+class _At(int):
+    """The id of a container or an object that cannot be referred to weakly."""
+
+
+class Notes:
+    """The values that functions can reach."""
+
+    def __init__(self, roots: Iterable[Any] = ()) -> None:
+        """Note what can be reached from the functions and objects in `roots`."""
+        self.roots = list(roots)
+        self._altering: dict[int, types.FunctionType] = {}
+        self._places: dict[Hashable, Any] = {}
+        self._contents: dict[int, tuple[Any, ...]] = {}
+        self._spaces: set[int] = set()
+        self._stored: set[str] = set()
+        self._names: set[str] = set()
+        self._is_loud = False
+        self._left = MOST_PARTS
+        self._todo: list[Any] = []
+        self._seen: dict[int, Any] = {}
+        self._modules: dict[int, dict[str, Any]] = {}
+        self._components: list[dict[str, Any]] = []
+        self.add(self.roots)
+
+    def add(self, roots: Iterable[Any]) -> None:
+        """Note what can be reached from more functions and objects."""
+        try:
+            self._add(roots)
+        except Exception:  # a fault of ours is never the user's: there are fewer notes
+            log.exception("values could not be noted")
+
+    def _add(self, roots: Iterable[Any]) -> None:
+        self._todo += roots
+        while self._todo:
+            while self._todo and self._left > 0:
+                self._visit(self._todo.pop())
+            if self._left <= 0:
+                break
+            for own in self._modules.values():
+                for name in self._names & own.keys():
+                    self._note_once((id(own), name), own[name])
+        for own in (*self._components, *self._modules.values()):
+            for name in self._stored:
+                self._places.setdefault((id(own), name), _token(own.get(name, MISSING)))
+        self._todo.clear()
+        self._seen.clear()  # the values are not kept alive
+
+    # --- questions of the reader -------------------------------------------------------------------------------------
+
+    def is_noted(self, place: Hashable) -> bool:
+        """Whether there is a note of a place: a cell's id, or the id of a dict of attributes or globals with a name."""
+        return place in self._places or (type(place) is tuple and place[0] in self._spaces)
+
+    def is_as_noted(self, place: Hashable, name: str, value: Any) -> bool:
+        """Whether a place holds what it held when noted. Without a note: whether no function stores to such a name."""
+        if not self.is_noted(place):
+            return value is MISSING or not (self._is_loud or name in self._stored)
+        return _is_same(self._places.get(place, MISSING), value)
+
+    def first(self, place: Hashable, now: Any) -> Any:
+        """Return the value at a place when noted, if it is `now` or an atom; None for a value that is not known."""
+        if not self.is_noted(place):
+            return now
+        noted = self._places.get(place, MISSING)
+        return noted if noted is MISSING or is_atom(noted) else now if _is_same(noted, now) else None
+
+    def is_kept(self, value: Any) -> bool | None:
+        """Whether a container or record holds what it held when noted; None without a note."""
+        noted = self._contents.get(id(value))
+        if noted is None:
+            return None
+        parts = _parts_of(value)
+        return parts is not None and len(parts) == len(noted) and all(map(_is_same, noted, parts))
+
+    @property
+    def alters(self) -> bool:
+        """Whether some function changes a container that it did not make, as far as its source tells."""
+        for number, function in list(self._altering.items()):
+            node = node_of(function)
+            if node is None or alters(node):
+                return True
+            self._altering.pop(number, None)
+        return False
+
+    # --- noting ------------------------------------------------------------------------------------------------------
+
+    def _note(self, place: Hashable, value: Any) -> None:
+        self._left -= 1
+        self._places[place] = _token(value)
+        if not is_atom(value):
+            self._todo.append(value)
+
+    def _note_once(self, place: Hashable, value: Any) -> None:
+        if place not in self._places:
+            self._note(place, value)
+
+    def _visit(self, value: Any) -> None:
+        if is_atom(value) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        kind = type(value)
+        if kind is types.FunctionType:
+            self._function(value)
+        elif kind is types.MethodType:
+            self._todo += (value.__self__, value.__func__)
+        elif kind is functools.partial:
+            self._todo += (value.func, *value.args, *value.keywords.values())
+        elif kind is property:
+            self._todo += (value.fget, value.fset, value.fdel)
+        elif kind is staticmethod or kind is classmethod:
+            self._todo.append(value.__func__)
+        elif kind is types.ModuleType:
+            if not _is_of_others(value.__dict__.get("__file__"), value.__dict__.get("__name__")):
+                self._modules[id(value.__dict__)] = value.__dict__
+        elif foreign.is_class(value):
+            self._class(value)
+        else:
+            parts = _parts_of(value)
+            if parts is None:
+                self._object(value)
+            elif len(parts) <= self._left:
+                self._left -= len(parts)
+                self._contents[id(value)] = tuple(map(_token, parts))
+                self._todo.append(kind)
+                if not foreign.is_one_of(kind, _SEQUENCES) and foreign.private_of(value):  # read like an object
+                    self._object(value)
+                self._todo += [each for each in parts if not is_atom(each)]
+
+    def _function(self, function: types.FunctionType) -> None:
+        if _is_of_others(function.__code__.co_filename, function.__globals__.get("__name__")):
+            return
+        code, names = _of_code(function.__code__), function.__globals__
+        self._stored |= code.stored
+        self._names |= code.names
+        self._is_loud = self._is_loud or code.is_loud
+        if code.may_alter:
+            self._altering[id(function.__code__)] = function
+        if type(names) is dict:
+            self._modules[id(names)] = names
+        for cell in function.__closure__ or ():
+            try:
+                self._note_once(id(cell), cell.cell_contents)
+            except ValueError:
+                self._places.setdefault(id(cell), MISSING)
+        self._todo += (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for name, value in list(function.__dict__.items()):
+            self._note_once((id(function), name), value)
+
+    def _class(self, cls: type) -> None:
+        try:
+            for each in foreign.mro_of(cls):
+                if id(each) in foreign.BUILTINS or _is_class_of_others(each):
+                    continue
+                for name, value in list(foreign.namespace_of(each).items()):
+                    if not (name[:2] == "__" and name[-2:] == "__" and name not in ("__init__", "__call__")):
+                        self._note_once((id(each), name), value)
+        except Barrier:
+            return
+
+    def _object(self, value: Any) -> None:
+        cls = type(value)
+        if facts_of(cls).kind not in ("object", "component", "record"):
+            return
+        own = foreign.own_attributes(value)
+        if own is None or id(own) in self._spaces:
+            return
+        if _is_class_of_others(cls):
+            self._components.append(own)
+            if foreign.module_of(cls).startswith(_FOLLOWED):
+                self._todo += [each for each in list(own.values()) if not is_atom(each)]
+            return
+        self._todo.append(cls)
+        if len(own) <= self._left:
+            self._spaces.add(id(own))
+            for name, held in list(own.items()):
+                self._note((id(own), name), held)
+            if private := foreign.private_of(value):  # an empty dict may be another one each time
+                self._spaces.add(id(private))
+                for name, held in list(private.items()):
+                    self._note((id(private), name), held)
+
+
+def roots_of(copied: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """Return the objects of the user's, and the classes of records, among values with the reader's copies of them."""
+    return [held if type(copy) is Opaque else type(held) for held, copy in list(copied)]
+
+
+def place_in(owner: Any, name: str) -> Hashable | None:
+    """Return the place of an attribute of a module, class or function; None for other objects."""
+    kind = type(owner)
+    if kind is types.ModuleType:
+        return id(owner.__dict__), name
+    if kind is types.FunctionType:
+        return id(owner), name
+    return (id(foreign.owner_in_mro(owner, name)), name) if foreign.is_class(owner) else None
+
+
+def _parts_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the parts of a container or record; None for other objects."""
+    kind = type(value)
+    if foreign.is_one_of(kind, _SEQUENCES):
+        return tuple(value)
+    if foreign.is_one_of(kind, _MAPPINGS):
+        return (*value, *value.values())
+    fields = records.fields_of(value)
+    return None if fields is None else (*fields, *fields.values())
+
+
+def _token(value: Any) -> Any:
+    """Return what tells a value from others without keeping the user's objects alive."""
+    if value is MISSING or is_atom(value):
+        return value
+    kind = type(value)
+    if foreign.is_one_of(kind, _SEQUENCES) or foreign.is_one_of(kind, _MAPPINGS):
+        return _At(id(value))
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _At(id(value))
+
+
+def _is_same(noted: Any, value: Any) -> bool:
+    if noted is value:
+        return type(noted) is not weakref.ref
+    kind = type(noted)
+    if kind is weakref.ref:
+        return value is not None and noted() is value
+    if kind is _At:
+        return int(noted) == id(value)
+    return type(value) is kind and (kind is str or kind is int) and bool(noted == value)
+
+
+def _is_of_others(file: Any, name: Any) -> bool:
+    """Whether a module is of an installed package, of the standard library, or ours."""
+    root = name.partition(".")[0] if type(name) is str else ""
+    return (type(file) is str and is_installed_file(file)) or root in _OTHERS
+
+
+def _is_class_of_others(cls: type) -> bool:
+    name = foreign.module_of(cls)
+    module = sys.modules.get(name)
+    return _is_of_others(module.__dict__.get("__file__") if type(module) is types.ModuleType else None, name)
+
+
+def _of_code(code: types.CodeType) -> _Code:
+    known = _codes.get(id(code))
+    if known is None or known[0] is not code:
+        if len(_codes) >= MAX_CODES:
+            _codes.clear()
+        inner = list(_inside(code))
+        names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
+        stored = frozenset(name for each in inner for name in _stored_by(each))
+        may_alter = not names.isdisjoint(CHANGING) or not all(_ITEMS.isdisjoint(each.co_code[::2]) for each in inner)
+        known = _codes[id(code)] = code, _Code(names, stored, not names.isdisjoint(_LOUD), may_alter)
+    return known[1]
+
+
+_codes: dict[int, tuple[types.CodeType, _Code]] = {}
+
+
+def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if type(const) is types.CodeType:
+            yield from _inside(const)
+
+
+def _stored_by(code: types.CodeType) -> Iterator[str]:
+    """Yield the attributes, global names and variables of functions around that a function stores to.
+
+    A constructor stores to the attributes of a new object.
+    """
+    stores = _GLOBALS if code.co_name in ("__init__", "__post_init__") else _GLOBALS | _ATTRIBUTES
+    if (stores | _CELLS).isdisjoint(code.co_code[::2]):
+        return
+    for each in dis.get_instructions(code):
+        if each.opcode in stores or (each.opcode in _CELLS and each.argval in code.co_freevars):
+            yield each.argval

@@ -1,0 +1,182 @@
+"""Notes of values outside of functions: what counts as changed, and what is not kept alive."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, PrivateAttr
+
+from teola_plugin.adapters.reader import notes as noting
+from teola_plugin.adapters.reader import stacks
+from teola_plugin.adapters.reader.asking import Nobody
+from teola_plugin.adapters.reader.foreign import MISSING
+from teola_plugin.adapters.reader.notes import Notes
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.values import Barrier
+from tests.adapters.reader.resumed import HIDDEN, SideBySide
+from tests.adapters.reader.test_fuzz_semantics import module_of
+from tests.adapters.reader.test_resuming import numbered
+
+
+class Held:
+    pass
+
+
+class Box:
+    def __init__(self) -> None:
+        self.topic: Any = ""
+        self.held: Any = Held()
+        self.items: list[Any] = ["a", {"b": 1}]
+
+
+class Model(BaseModel):
+    _count: int = PrivateAttr(0)
+
+
+BOX = Box()
+LATER: Any = None
+
+
+def uses_box() -> Any:
+    return BOX.topic, BOX.held, BOX.items
+
+
+def stores() -> None:
+    global LATER
+    LATER = Box()
+    LATER.topic = "x"
+
+
+def is_same(notes: Notes, owner: Any, name: str) -> bool:
+    return notes.is_as_noted((id(vars(owner)), name), name, vars(owner).get(name, MISSING))
+
+
+def set_topic(box: Box) -> None:
+    box.topic = "new"
+
+
+def set_another_text(box: Box) -> None:
+    box.topic = str(0)
+
+
+def drop(box: Box) -> None:
+    box.held = None
+
+
+def replace(box: Box) -> None:
+    box.held = Held()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(set_topic, "topic"), (set_another_text, "topic"), (drop, "held"), (replace, "held")]
+)
+def test_a_changed_attribute_is_not_as_noted(
+    change: Callable[[Box], None], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "BOX", box := Box())
+    notes = Notes([uses_box])
+    assert is_same(notes, box, name)
+    change(box)
+    assert not is_same(notes, box, name)
+    assert is_same(notes, box, "items")
+
+
+def test_contents_are_noted_one_by_one() -> None:
+    notes = Notes([box := Box()])
+    assert (notes.is_kept(box.items), notes.is_kept(box.items[1])) == (True, True)
+    box.items[1]["c"] = 2
+    assert (notes.is_kept(box.items), notes.is_kept(box.items[1])) == (True, False)
+    box.items.append("d")
+    assert (notes.is_kept(box.items), notes.is_kept(box.items[:])) == (False, None)
+
+
+def test_private_attributes_of_models_are_noted() -> None:
+    notes = Notes([model := Model()])
+    private = model.__pydantic_private__ or {}
+    assert notes.is_as_noted((id(private), "_count"), "_count", 0)
+    assert not notes.is_as_noted((id(private), "_count"), "_count", 1)
+
+
+def test_without_a_note_a_name_that_is_stored_to_may_have_changed() -> None:
+    other, notes = Box(), Notes([stores])
+    assert not is_same(notes, other, "topic")
+    assert is_same(notes, other, "items")
+    assert is_same(Notes([uses_box]), other, "topic")
+
+
+def test_no_object_is_kept_alive() -> None:
+    box = Box()
+    notes = Notes([box])
+    held = weakref.ref(box.held)
+    box.held = None
+    assert held() is None
+    assert not is_same(notes, box, "held")
+
+
+def test_values_beyond_a_number_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "MOST_PARTS", 50)
+    box = Box()
+    box.items = list(range(100))
+    assert Notes([box]).is_kept(box.items) is None
+
+
+def test_a_copy_that_was_broken_off_is_not_used() -> None:
+    given, held = Given(), [[1], [2], [3]]
+    for _ in range(2):
+        with pytest.raises(Barrier):
+            Run(Nobody(), given=given, operations=3).load(held)
+    assert Run(Nobody(), given=given).load(held) == held
+
+
+class Only(random.Random):
+    """Lets something be read only while `may` says so."""
+
+    def __init__(self, may: Callable[[], bool]) -> None:
+        super().__init__(0)
+        self.may = may
+
+    def random(self) -> float:
+        return 0.0 if self.may() else 1.0
+
+
+BEHIND = f"""
+{HIDDEN}
+
+class Box:
+    topic = ""
+
+BOX = Box()
+
+def program(m, **rest):
+    rows = unread(lambda: ["a"])
+    m.ask("first")
+    if BOX.topic:
+        m.ask("again")
+    else:
+        BOX.topic = "known"
+    return m.ask("b"), m.ask("c")
+"""
+
+
+def test_values_are_noted_anew_behind_what_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_PASSING", stacks._PASSING | {"tests", "contextlib"})
+    monkeypatch.setattr(stacks, "_libraries", {})
+    module = module_of(BEHIND, tmp_path / "behind.py")
+    extra = []
+    for number in range(3):
+        begun: list[bool] = []
+
+        def may(number: int = number, begun: list[bool] = begun) -> bool:
+            begun.append(True)
+            return number == 0 or len(begun) < 2 or bool(module.BOX.topic)
+
+        module.BOX = module.Box()
+        side = SideBySide(module.program, numbered(0), Only(may))
+        side.run({})
+        extra.append(side.extra)
+    assert extra == [0, 0, 0]
