@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -366,8 +366,12 @@ class Holding(Patient):
 
     async def has_begun(self, part: str) -> bool:
         """Whether what has this in its prompt was asked, after some waiting."""
+        return await self.is_so(lambda: any(part in text for text in self.began))
+
+    async def is_so(self, condition: Callable[[], bool]) -> bool:
+        """Whether the condition holds, after some waiting."""
         for _ in range(self.patience):
-            if any(part in text for text in self.began):
+            if condition():
                 return True
             await asyncio.sleep(0.001)
         return False
