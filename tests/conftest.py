@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of real vLLM run in one process of pytest-xdist: every process would start an engine and a server."""
     if most := config.getoption("--sample"):
