@@ -64,11 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sampled(items: Sequence[pytest.Item], most: int, turn: int) -> list[pytest.Item]:
-    """Of each test with more than `most` cases, about so many at equal distances; `turn` chooses which."""
+    """Of each test with more than `most` cases, at most so many at equal distances; `turn` chooses which."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=lambda item: item.nodeid):  # whatever order the tests run in
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    steps = {name: max(1, len(each) // most) for name, each in cases.items()}
+    steps = {name: math.ceil(len(each) / most) for name, each in cases.items()}
     kept = {id(item) for name, each in cases.items() for item in each[turn % steps[name] :: steps[name]]}
     return [item for item in items if id(item) in kept]
 

@@ -36,7 +36,7 @@ from tests.support.langchain_world import ask as prompt_of
 from tests.support.langgraph_world import ChangedState, SteadyMaker, Tardy, World
 
 GRAPHS = int(os.environ.get("TEOLA_TEST_HISTORIES", "80"))
-ROUNDS = 20
+ROUNDS = 8
 
 GIVEN = {"question": "Who keeps hive 3?"}
 
