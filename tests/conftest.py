@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import math
 import os
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 from weakref import WeakSet
 
 import pytest
@@ -55,24 +57,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of real vLLM run in one process of pytest-xdist: every process would start an engine and a server."""
     if most := config.getoption("--sample"):
         kept = sampled(items, most, int(os.environ.get("TEOLA_TEST_TURN", "0")))
         config.hook.pytest_deselected(items=list({*items} - {*kept}))
         items[:] = kept
-    for item in items:
-        if "vllm_engine" in getattr(item, "fixturenames", ()) or item.path.stem == "test_openai_vllm":
-            item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
 def sampled(items: Sequence[pytest.Item], most: int, turn: int) -> list[pytest.Item]:
-    """Of each test with more than `most` cases, about so many at equal distances; `turn` chooses which."""
+    """Of each test with more than `most` cases, at most so many at equal distances; `turn` chooses which."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=lambda item: item.nodeid):  # whatever order the tests run in
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    steps = {name: max(1, len(each) // most) for name, each in cases.items()}
+    steps = {name: math.ceil(len(each) / most) for name, each in cases.items()}
     kept = {id(item) for name, each in cases.items() for item in each[turn % steps[name] :: steps[name]]}
     return [item for item in items if id(item) in kept]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of real engines run in one process of pytest-xdist: each would import them, and start a vLLM and a server.
+
+    Its groups (`xdist_group`) would do, but pytest 9 leaves out what it adds to the ids of tests.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class RealInOneProcess(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "real" if names_real_engines(nodeid.partition("::")[0]) else nodeid
+
+    return RealInOneProcess(config, log)
+
+
+@functools.cache
+def names_real_engines(path: str) -> bool:
+    text = (ROOT.parent / path).read_text()
+    return "mark.real" in text or "vllm_engine" in text
 
 
 class CollectingLock:

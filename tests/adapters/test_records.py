@@ -80,6 +80,20 @@ class Stumbles(Keeps):
         "abcdef"[len(self.heard) if record.name == "httpx" else 0]
 
 
+class Together:
+    """The plan of a service that holds each reply until the second request of the call, unless calls are plain."""
+
+    def __init__(self, is_fast: bool) -> None:
+        self._is_asked = threading.Event()
+        if not is_fast:
+            self._is_asked.set()
+
+    def __call__(self, said: str, count: int) -> None:
+        if said == "1 x":
+            self._is_asked.set()
+        assert self._is_asked.wait(10), said
+
+
 @contextmanager
 def handled(handler: logging.Handler, level: int = logging.INFO) -> Iterator[None]:
     root = logging.getLogger()
@@ -157,7 +171,8 @@ def test_a_handler_of_the_users_hears_of_requests_in_their_place(form: str, leve
     for is_fast in (False, True):
         handler = Keeps()
         handler.addFilter(Marks())
-        came, made, hits = outcome_of(*RUNS[form], handler, is_fast=is_fast, level=level)
+        plan = Together(is_fast)
+        came, made, hits = outcome_of(*RUNS[form], handler, is_fast=is_fast, plan=plan, level=level)
         said.append((came, sorted(made), handler.heard))
     assert said[1] == said[0]
     assert hits
@@ -169,7 +184,7 @@ def test_what_a_plain_program_sets_up_writes_the_same_lines() -> None:
         stream = io.StringIO()
         handler = logging.StreamHandler(stream)
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(threadName)s %(funcName)s %(message)s"))
-        hits = outcome_of(*RUNS["assigns.invoke"], handler, is_fast=is_fast)[2]
+        hits = outcome_of(*RUNS["assigns.invoke"], handler, is_fast=is_fast, plan=Together(is_fast))[2]
         lines.append(re.sub("Executor-[0-9_]+", "", stream.getvalue()))
     assert lines[1] == lines[0]
     assert hits
@@ -247,8 +262,11 @@ def test_a_logger_that_is_made_during_a_request_is_heard_in_its_place_once() -> 
         first, second = Keeps(), Keeps()
         first.addFilter(Marks())
 
-        def plan(text: str, count: int, is_fast: bool = is_fast) -> None:
-            logging.getLogger(f"tests.made.{is_fast}.{text}").info("asked")
+        together = Together(is_fast)
+
+        def plan(text: str, count: int, name: str = f"tests.made.{is_fast}", together: Any = together) -> None:
+            logging.getLogger(f"{name}.{text}").info("asked")
+            together(text, count)
 
         with handled(second):
             hits = outcome_of(*RUNS["assigns.invoke"], first, is_fast=is_fast, plan=plan)[2]

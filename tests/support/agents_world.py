@@ -25,7 +25,10 @@ Arguments = Callable[[random.Random], dict[str, Any]]
 
 
 class Writing(Patient):
-    """Writes in small pieces, now and then with a pause; what ends in an error is streamed up to there."""
+    """Writes in small pieces, now and then with a pause; what ends in an error is streamed up to there.
+
+    The last piece comes once `is_due` says so of the prompt, or after some waiting.
+    """
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.batches.append(batch)
@@ -51,6 +54,8 @@ class Writing(Patient):
             cut = chance.randint(1, 40)
             pieces.append(text[:cut])
             text = text[cut:]
+            if not text:
+                self.gave_up |= not await self.is_so(lambda: self.is_due(prompt))
             emit(position, Delta(pieces[-1]))
             await asyncio.sleep(chance.choice([0, 0, 0.0005]))
         emit(position, Failed(error) if error else Done(Completion("".join(pieces), pieces=pieces)))

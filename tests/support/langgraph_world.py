@@ -134,16 +134,45 @@ class Boom(Exception):
 
 
 class Patient(FakeEngine):
-    """Takes a moment for each batch, for some longer than for others, so that something can run ahead of it."""
+    """Takes a moment for each batch, for some longer than for others, so that something can run ahead of it.
+
+    The reply to what `holds` names comes once it is asked something else, which `awaits` names, and each reply once
+    `is_due` says so of the prompt, or after some waiting.
+    """
 
     def __init__(self, answer: Callable[[Any], Any], least_s: float = 0) -> None:
         super().__init__(answer, name="llm", concurrent=True)
         self.running = 0
         self.least_s = least_s
+        self.holds = self.awaits = ""
+        self.is_due: Callable[[str], bool] = lambda prompt: True
+        self.patience = 5_000
+        self.gave_up = False
+        self.began: list[str] = []
 
     async def hold(self, batch: Batch) -> None:
+        await self.hold_back(batch)
         moment_s = max(int(digest(str(item.payload))[0], 16) for item in batch.items) * 0.0003
         await asyncio.sleep(max(moment_s, self.least_s))
+
+    async def hold_back(self, batch: Batch) -> None:
+        texts = [str(item.payload) for item in batch.items]
+        self.began += texts
+        if self.holds and any(self.holds in text for text in texts):
+            self.gave_up |= not await self.has_begun(self.awaits)
+        self.gave_up |= not await self.is_so(lambda: all(map(self.is_due, texts)))
+
+    async def has_begun(self, part: str) -> bool:
+        """Whether what has this in its prompt was asked, after some waiting."""
+        return await self.is_so(lambda: any(part in text for text in self.began))
+
+    async def is_so(self, condition: Callable[[], bool]) -> bool:
+        """Whether the condition holds, after some waiting."""
+        for _ in range(self.patience):
+            if condition():
+                return True
+            await asyncio.sleep(0.001)
+        return False
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.running += 1

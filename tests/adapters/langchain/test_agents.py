@@ -248,7 +248,12 @@ def test_of_a_retriever_tool_the_search_runs_ahead_and_the_tool_itself_is_heard_
 def test_a_tool_that_asks_a_runnable_tells_of_it_itself() -> None:
     inner = RunnableLambda(lambda query: query.upper()).with_config(run_name="inner")
     world = World(*TWO)
-    agent = create_agent(world.model, [world.reading(value=inner.invoke)])
+
+    def ask(query: str) -> Any:
+        world.go_on.wait(WAIT_S)  # until both calls have started: what the first comes to ends early starts
+        return inner.invoke(query)
+
+    agent = create_agent(world.model, [world.reading(value=ask)])
     fast = optimize(agent)
     recorder = Recorder()
     assert told(fast.invoke(QUESTION, {"callbacks": [recorder]})) == ANSWER

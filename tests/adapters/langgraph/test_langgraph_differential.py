@@ -349,28 +349,13 @@ def assert_asked(call: Call, outcome: Outcome, plain: list[Outcome], reports: An
 
 
 class Holding(Patient):
-    """Holds the reply to what `holds` names back until it is asked something else, which `awaits` names."""
+    """Takes no time but for what it holds back."""
 
     def __init__(self) -> None:
         super().__init__(answer)
-        self.holds = self.awaits = ""
-        self.patience = 5_000
-        self.gave_up = False
-        self.began: list[str] = []
 
     async def hold(self, batch: Batch) -> None:
-        texts = [str(item.payload) for item in batch.items]
-        self.began += texts
-        if self.holds and any(self.holds in text for text in texts):
-            self.gave_up |= not await self.has_begun(self.awaits)
-
-    async def has_begun(self, part: str) -> bool:
-        """Whether what has this in its prompt was asked, after some waiting."""
-        for _ in range(self.patience):
-            if any(part in text for text in self.began):
-                return True
-            await asyncio.sleep(0.001)
-        return False
+        await self.hold_back(batch)
 
 
 class Barrier:

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -381,9 +380,12 @@ def test_what_fails_for_nothing_is_heard_of_by_nobody(make_world: Callable[[], W
 
 
 class _Slow(Holding):
-    """Holds a router's reply back until the left is asked, and what that is told until somebody drops it."""
+    """Replies to the router once the left is asked, to the right once both requests of the left are dropped."""
 
-    is_patient = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_patient = False
+        self.dropped: list[Reply] = []
 
     async def hold(self, batch: Batch) -> None:
         text = _told(batch.items[0].payload)
@@ -392,21 +394,22 @@ class _Slow(Holding):
             self.gave_up |= not await self.has_begun("[left 2]")
         elif self.is_patient and text.startswith("[left"):
             await asyncio.sleep(20)
+        elif self.is_patient and text.startswith("[right]"):
+            self.gave_up |= not await self.is_so(lambda: len(self.dropped) == 2)
 
 
 @pytest.mark.parametrize("make", [routed, chosen])
 def test_what_is_on_its_way_is_dropped_when_the_router_says_otherwise(
     make: Callable[[World], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dropped: SimpleQueue[Reply] = SimpleQueue()
-    drop = Session.drop
-    monkeypatch.setattr(Session, "drop", lambda self, reply: (drop(self, reply), dropped.put(reply))[0])
-    w, plain = Ours(_Slow()), Ours()
+    engine, plain = _Slow(), Ours()
+    w, drop = Ours(engine), Session.drop
+    monkeypatch.setattr(Session, "drop", lambda self, reply: (drop(self, reply), engine.dropped.append(reply))[0])
     graph = taught(w, make(w), "go left")
-    w.engine.is_patient, w.engine.began = True, []
+    engine.is_patient, engine.began = True, []
     assert call(w, graph, "right") == call(plain, make(plain), "right")
     assert not w.has_waited_in_vain
-    assert {type(dropped.get(timeout=10).outcome) for _ in range(2)} == {Failed}
+    assert [type(reply.outcome) for reply in engine.dropped] == [Failed, Failed]
     assert report(graph).wasted == 2
 
 

@@ -30,6 +30,7 @@ from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
+from teola_plugin.events import Retired
 from teola_plugin.seams import Reply
 from tests.support.hosted_service import Service, counted
 from tests.support.llamaindex_world import apart
@@ -135,7 +136,8 @@ def test_searches_run_ahead(service: Service, is_async: bool) -> None:
     asked(fast, is_async=is_async)
     assert not service.has_waited_in_vain
     report = optimized(fast).reports[-1]
-    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+    assert (report.wasted, report.fallbacks) == (0, ())
+    assert [e.outcome for e in report.events if isinstance(e, Retired) and e.op == "embedding"][1:] == ["hit", "hit"]
 
 
 def test_each_client_gets_a_vector_of_its_own(service: Service) -> None:
