@@ -301,6 +301,8 @@ def _found_telling(kind: type) -> Telling | None:
         if issubclass(kind, numpy.generic):
             return _scalar
     base = next(c for c in kind.__mro__ if not c.__flags__ & _HEAP_TYPE)  # the first base not written in Python
+    if base is str and kind is getattr(sys.modules.get("langchain_core.messages.base"), "TextAccessor", None):
+        return _text
     if base is not object:
         return functools.partial(_subclass, _READ[base]) if base in _READ else None
     if (pydantic := sys.modules.get("pydantic")) is not None:
@@ -311,6 +313,11 @@ def _found_telling(kind: type) -> Telling | None:
         if issubclass(kind, pydantic.AnyUrl):
             return _url
     return _state if hasattr(kind, "__dataclass_fields__") else None
+
+
+def _text(value: Any, teller: _Teller) -> Any:
+    """Return the text of a parser of LangChain's: services cannot tell its class from `str`."""
+    return str.__str__(value)
 
 
 _READ: dict[type, Callable[[Any], Any]] = {

@@ -28,6 +28,7 @@ from teola_plugin.adapters.interception import Met, intercept, sharing
 from teola_plugin.adapters.methods import is_installed, is_shared, method_of
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.facts import plain_text
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Undecided
@@ -222,7 +223,8 @@ def _meet(
 
 def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[EngineSpec, str, Hashable] | None:
     """Return the service, the operation and the key of a request; None if the request is nobody else's."""
-    named = {**dict(zip(("method", "url"), args, strict=False)), **kwargs}
+    given = {**dict(zip(("method", "url"), args, strict=False)), **kwargs}
+    named = {name: plain_text(value) for name, value in given.items()}
     method = named.pop("method", None)
     if len(args) > 2 or type(method) is not str or web_clients.is_in_tool() or not _is_new(client):
         return None

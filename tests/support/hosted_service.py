@@ -51,21 +51,21 @@ class Service(ThreadingHTTPServer):
     def reply_to(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
         if path.endswith("/embeddings"):
             texts = [given["input"]] if isinstance(given["input"], str) else given["input"]
-            self._note(f"embed {texts} {given.get('dimensions')}")
+            self.note(f"embed {texts} {given.get('dimensions')}")
             data = [{"object": "embedding", "index": n, "embedding": vector(text)} for n, text in enumerate(texts)]
             return {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
         if path.endswith("/search"):
-            self._note(f"search {given['query']}")
+            self.note(f"search {given['query']}")
             return {
                 "results": [{"url": "http://nowhere", "title": "t", "content": f"<{given['query']}>", "score": 1.0}]
             }
         told = given["messages"][-1]["content"]
-        self._note(f"chat {told}")
+        self.note(f"chat {told}")
         said = "hive 1\nhive 2\nhive 3" if told.startswith("Split") else f"<{told}>"
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         return {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]}
 
-    def _note(self, asked: str) -> None:
+    def note(self, asked: str) -> None:
         with self.news:
             self.asked.append(asked)
             self.news.notify_all()
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(said.encode())
 
     def do_GET(self) -> None:
-        self.server._note(f"get {self.path}")
+        self.server.note(f"get {self.path}")
         is_lost = bool(self.server.loses) and self.server.loses in self.path
         said = json.dumps({"found": self.path, "items": [self.path, self.headers.get("x-key")]})
         self.send_response(404 if is_lost else 200)

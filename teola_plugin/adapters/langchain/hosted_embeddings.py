@@ -16,6 +16,7 @@ from teola_plugin.adapters.configured import Vector
 from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import faiss_stores, models
 from teola_plugin.adapters.methods import is_shared
+from teola_plugin.adapters.reader.facts import plain_text
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
 from teola_plugin.seams import Session
@@ -84,7 +85,7 @@ def _meet(
         return None
     if session.alone and models.is_known_by_settings(embeddings):
         return Alone(session.alone(models.spec_of(embeddings), "embedding"), partial(_is_stock, embeddings))
-    text = args[0] if args else kwargs.get("text")
+    text = plain_text(args[0] if args else kwargs.get("text"))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
     if type(text) is not str or not _is_stock(embeddings):

@@ -40,6 +40,7 @@ from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.plain import is_plain
+from teola_plugin.adapters.reader.facts import plain_text
 from teola_plugin.adapters.reader.foreign import is_class, is_of_library
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.effects import Effects, declared_effects
@@ -226,6 +227,7 @@ def _exact(value: Any) -> Hashable:
 
     Raises: TypeError for a value without an exact comparison.
     """
+    value = plain_text(value)
     match value:
         case None | str() | int() | bytes() | Enum():
             return (type(value), value)

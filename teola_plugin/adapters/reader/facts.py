@@ -317,3 +317,8 @@ def text_accessor() -> type | None:
     """Return the class of the texts in `message.text` of LangChain."""
     module = sys.modules.get("langchain_core.messages.base")
     return None if module is None else module.__dict__.get("TextAccessor")
+
+
+def plain_text(value: Any) -> Any:
+    """Return a text of LangChain's as a `str`, which services cannot tell from it; any other value unchanged."""
+    return str.__str__(value) if type(value) is text_accessor() else value

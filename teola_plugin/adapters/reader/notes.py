@@ -94,6 +94,7 @@ class Notes:
         self._todo: list[Any] = []
         self._seen: dict[int, Any] = {}
         self._modules: dict[int, dict[str, Any]] = {}
+        self._packages: dict[int, dict[str, Any]] = {}
         self._components: list[dict[str, Any]] = []
         self.add(self.roots)
 
@@ -117,6 +118,9 @@ class Notes:
         for own in (*self._components, *self._modules.values()):
             for name in self._stored:
                 self._places.setdefault((id(own), name), _token(own.get(name, MISSING)))
+        for own in self._packages.values():
+            for name in self._stored & own.keys():
+                self._places.setdefault((id(own), name), _token(own[name]))
         self._todo.clear()
         self._seen.clear()  # the values are not kept alive
 
@@ -126,10 +130,13 @@ class Notes:
         """Whether there is a note of a place: a cell's id, or the id of a dict of attributes or globals with a name."""
         return place in self._places or (type(place) is tuple and place[0] in self._spaces)
 
-    def is_as_noted(self, place: Hashable, name: str, value: Any) -> bool:
-        """Whether a place holds what it held when noted. Without a note: whether no function stores to such a name."""
+    def is_as_noted(self, place: Hashable, owner: Any, name: str, value: Any) -> bool:
+        """Whether a place holds what it held when noted.
+
+        Without a note: whether it is in a module or class of a package, or no function stores to such a name.
+        """
         if not self.is_noted(place):
-            return value is MISSING or not (self._is_loud or name in self._stored)
+            return value is MISSING or _is_of_package(owner) or not (self._is_loud or name in self._stored)
         return _is_same(self._places.get(place, MISSING), value)
 
     def first(self, place: Hashable, now: Any) -> Any:
@@ -185,8 +192,7 @@ class Notes:
         elif kind is staticmethod or kind is classmethod:
             self._todo.append(value.__func__)
         elif kind is types.ModuleType:
-            if not _is_of_others(value.__dict__.get("__file__"), value.__dict__.get("__name__")):
-                self._modules[id(value.__dict__)] = value.__dict__
+            (self._packages if _is_of_package(value) else self._modules)[id(value.__dict__)] = value.__dict__
         elif foreign.is_class(value):
             self._class(value)
         else:
@@ -309,6 +315,13 @@ def _is_of_others(file: Any, name: Any) -> bool:
     """Whether a module is of an installed package, of the standard library, or ours."""
     root = name.partition(".")[0] if type(name) is str else ""
     return (type(file) is str and is_installed_file(file)) or root in _OTHERS
+
+
+def _is_of_package(owner: Any) -> bool:
+    """Whether a module or class is not the user's."""
+    if type(owner) is types.ModuleType:
+        return _is_of_others(owner.__dict__.get("__file__"), owner.__dict__.get("__name__"))
+    return foreign.is_class(owner) and _is_class_of_others(owner)
 
 
 def _is_class_of_others(cls: type) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.facts import MODEL_SLOTS, Facts, facts_of, text_accessor
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS, Facts, facts_of, plain_text, text_accessor
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 
 
@@ -102,7 +102,7 @@ def copy_of(value: Any, load: Load, load_key: Load, keep: Load) -> Any:
         return keep(tuple.__new__(cls, [load(part) for part in tuple.__iter__(value)]))
     if facts.kind == "slots":
         return _copied_slots(value, cls, facts.fields, load, keep)
-    return str.__str__(value) if cls is text_accessor() else MISSING
+    return plain_text(value) if cls is text_accessor() else MISSING
 
 
 def _copied_container(value: Any, cls: type, load: Load, load_key: Load, keep: Load) -> Any:

@@ -285,7 +285,7 @@ class Run(Heap):
         `place`: see `notes.Notes.is_noted`. `value`: MISSING for an empty place.
         """
         notes = self._notes
-        if notes is not None and self.changes.changed is not None and not notes.is_as_noted(place, name, value):
+        if notes is not None and self.changes.changed is not None and not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
 
     def _load_noted(self, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import weakref
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def stores() -> None:
 
 
 def is_same(notes: Notes, owner: Any, name: str) -> bool:
-    return notes.is_as_noted((id(vars(owner)), name), name, vars(owner).get(name, MISSING))
+    return notes.is_as_noted((id(vars(owner)), name), owner, name, vars(owner).get(name, MISSING))
 
 
 def set_topic(box: Box) -> None:
@@ -98,8 +99,8 @@ def test_contents_are_noted_one_by_one() -> None:
 def test_private_attributes_of_models_are_noted() -> None:
     notes = Notes([model := Model()])
     private = model.__pydantic_private__ or {}
-    assert notes.is_as_noted((id(private), "_count"), "_count", 0)
-    assert not notes.is_as_noted((id(private), "_count"), "_count", 1)
+    assert notes.is_as_noted((id(private), "_count"), None, "_count", 0)
+    assert not notes.is_as_noted((id(private), "_count"), None, "_count", 1)
 
 
 def test_without_a_note_a_name_that_is_stored_to_may_have_changed() -> None:
@@ -180,3 +181,19 @@ def test_values_are_noted_anew_behind_what_is_not_read(tmp_path: Path, monkeypat
         side.run({})
         extra.append(side.extra)
     assert extra == [0, 0, 0]
+
+
+class Loud:
+    def fill(self, **given: Any) -> None:
+        for name, value in given.items():
+            setattr(self, name, value)
+        self.dumps = json.dumps(given)
+
+
+@pytest.mark.parametrize("owner", [json, json.JSONEncoder])
+def test_a_name_of_a_package_is_trusted_whatever_functions_store(owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "dumps" if owner is json else "default"
+    notes = Notes([Loud().fill])
+    assert is_same(notes, owner, name)
+    monkeypatch.setattr(owner, name, lambda *given: "")
+    assert is_same(notes, owner, name) is (owner is not json)
