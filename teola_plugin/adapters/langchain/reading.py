@@ -150,7 +150,7 @@ class LangChainAsker:
             return self._of_runnable(run, held.bound, name)
         if (
             name in builders.OF_RUNNABLES
-            or (name in builders.OF_MODELS and _is_model(cls) and (models.is_ours(held) or models.is_stateless(held)))
+            or (name in builders.OF_MODELS and _is_model(cls) and self._settings.holds(_only_asks, held))
             or (name in builders.OF_PROMPTS and foreign.is_subtype(cls, BasePromptTemplate))
             or (name in builders.OF_PARSERS and foreign.is_subtype(cls, BaseLLMOutputParser))
         ):
@@ -247,6 +247,10 @@ def _is_known(held: Any) -> bool:
     if foreign.is_subtype(cls, BaseRetriever):
         return True
     return foreign.module_of(cls).split(".")[0] in _PACKAGES
+
+
+def _only_asks(model: Any) -> bool:
+    return models.is_ours(model) or models.is_stateless(model)
 
 
 def _is_delegated(cls: type, name: str) -> bool:

@@ -60,12 +60,20 @@ class Settings:
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
         self._is_shared: dict[type, bool] = {}
+        self._verdicts: dict[tuple[Callable[[Any], bool], int], tuple[Any, bool]] = {}
         self._readable: dict[int, Model] = {}
         self.sending = Sending()
         self.heard: set[Hashable] = set()
         self.prompted: dict[Hashable, Sent] = {}
         self._sent: dict[Hashable, Sent] = {}
         self._hearing: dict[int, Any] = {}
+
+    def holds(self, condition: Callable[[Any], bool], component: Any) -> bool:
+        """Return whether a condition holds for a component, looked up once."""
+        key = condition, id(component)
+        if key not in self._verdicts:
+            self._verdicts[key] = component, condition(component)
+        return self._verdicts[key][1]
 
     def require_readable(self, model: Model) -> None:
         """Raises: Barrier if a call of the model may do more than request one reply."""

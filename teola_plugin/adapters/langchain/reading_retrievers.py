@@ -332,7 +332,7 @@ def provider_of_tool(tool: Any) -> Hashable:
 
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """Return the result of a read-only tool, or of a tool with a readable function. Raises: Barrier."""
-    if any(shares(tool) for shares in _shared):
+    if any(way.settings.holds(shares, tool) for shares in _shared):
         name = "ainvoke" if way.is_async and has_coroutine(tool) else "invoke"
         return act(run, tool, name, (value,), {}, way, frozenset([provider_of_tool(tool)]))
     return _use_function(run, tool, value, way)

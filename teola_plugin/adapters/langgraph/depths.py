@@ -1,56 +1,84 @@
-"""How far ahead the readings of a graph find requests, from one call to the next.
+"""Whether a reading of a graph is needed, and where it ends early: each later request needs a reply not there yet.
 
-A reading goes on behind an unknown reply, since a request further on may not need the reply. In most graphs the next
-request does: then each reading passes through all nodes that follow, for nothing. So from the third call on, a reading
-that has requests under way ends where readings with as many replies have looked and found nothing in earlier calls:
+A graph is read again with each reply. The first reading goes on behind unknown replies, as a request further on may not
+need them. In most graphs it does, and a later reading would pass through all nodes that follow for nothing:
 
-    superstep                                          1   2   3   4   5
-    the fewest replies with which a request was found  0   1   1   -   4
-    the most with which none was found                 -   0   0   4   3
-    with one reply, a reading ends before superstep 5
+    superstep 1 asks A        reply there
+    superstep 2 asks B        needs A: asked by this reading
+    superstep 3 asks C        needs A and B: the reading ends here
+    superstep 4 asks D        needs B and C
 
-Every `EVERY`-th call is read as far as possible again. Ending early costs time at worst.
+A reading goes on where a superstep came to other requests than before, or where it cannot be told what is waited for.
+A reply that nothing waits for alone (one of a batch) needs no reading. Ending early costs time at worst.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-FEW = 2
-"""The number of calls that are read as far as possible first."""
+from teola_plugin.adapters.reader.run import Met
 
-EVERY = 8
+Place = tuple[Hashable, ...]
+"""A request by its superstep, its place in the program, and its number there: the same in each reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a reading found in a superstep: the requests, and the requests that each further one needs.
+
+    `is_open`: what else may be found there cannot be told.
+    """
+
+    requests: Sequence[Place]
+    needs: Sequence[Set[Place]]
+    is_open: bool
+
+    def waits_for(self, unanswered: Set[Place]) -> bool:
+        """Whether there is nothing to find without the replies to these requests."""
+        return not self.is_open and not any(map(unanswered.isdisjoint, self.needs))
 
 
 @dataclass(slots=True)
 class Depths:
-    """What readings from one superstep on have found, for each superstep.
+    """What the readings of one prediction found in each superstep."""
 
-    `found`: the fewest replies that were known when a request was found; `empty`: the most when none was. `calls`: how
-    many calls were read.
-    """
-
-    calls: int = 0
-    found: dict[int, int] = field(default_factory=dict)
-    empty: dict[int, int] = field(default_factory=dict)
+    _steps: dict[int, _Step] = field(default_factory=dict)
+    _unanswered: dict[Place, Hashable] = field(default_factory=dict)
+    """Requests of the present or latest reading, with the keys of those that were found."""
+    _places: dict[Hashable, Place | None] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Begin a call."""
-        self.calls += 1
+        """Begin a reading."""
+        self._unanswered, self._places = {}, {}
 
-    def note(self, superstep: int, replies: int, *, has_found: bool) -> None:
-        """Note that a reading has passed through a superstep."""
-        if has_found:
-            self.found[superstep] = min(replies, self.found.get(superstep, replies))
-        else:
-            self.empty[superstep] = max(replies, self.empty.get(superstep, replies))
+    def may_end(self, number: int, answered: Set[Hashable] = frozenset()) -> bool:
+        """Whether there is nothing to find in this superstep or in those that follow.
 
-    def last(self, replies: int) -> float:
-        """Return the last superstep to be read."""
-        if self.calls <= FEW or self.calls % EVERY == 0:
-            return math.inf
-        found, empty = dict(self.found), dict(self.empty)
-        read = (number for number, fewest in found.items() if fewest <= replies or empty.get(number, -1) < replies)
-        last = max(read, default=0)
-        return min((number for number in found if number > last), default=math.inf) - 1
+        `answered`: the keys of requests whose replies are known; what a reading knew itself need not be among them.
+        """
+        unanswered = {place for place, key in self._unanswered.items() if key not in answered}
+        later = [step for at, step in self._steps.items() if at >= number]
+        return bool(later) and all(step.waits_for(unanswered) for step in later)
+
+    def note(self, number: int, met: Iterable[Met], *, is_whole: bool) -> None:
+        """Note what a superstep has met. `is_whole`: it was read to its end, and the graph goes on behind it."""
+        requests: list[Place] = []
+        needs: list[Set[Place]] = []
+        count = Counter[Hashable]()
+        for each in met:
+            if each.source is not None:
+                request: Place = (number, each.place, count[each.place])
+                count[each.place] += 1
+                requests.append(request)
+                self._places[each.source] = None if each.source in self._places else request
+                if not each.is_answered:
+                    self._unanswered[request] = each.ask.key if each.ask else None
+            if (sources := each.needs) is not None:
+                needs.append({place for source in sources if (place := self._places.get(source)) is not None})
+        before = self._steps.get(number)
+        if before is not None and before.requests != requests:
+            for at in [at for at in self._steps if at > number]:
+                del self._steps[at]
+        self._steps[number] = _Step(requests, needs, not is_whole or not all(needs))

@@ -10,9 +10,8 @@ begins from there.
 from __future__ import annotations
 
 import logging
-import math
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -99,14 +98,12 @@ def trace(graph: Any) -> Traced:
 class Followed:
     """A graph with followed calls. `agents`: by the `id` of the nodes of the graph and of the subgraphs.
 
-    `readings`: of the nodes, by name. `depths`: by the superstep in which a reading begins. `functions`: see
-    `functions_in`.
+    `readings`: of the nodes, by name. `functions`: see `functions_in`.
     """
 
     graph: Graph
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
-    depths: dict[int, Depths] = field(default_factory=dict)
     functions: Sequence[Any] = ()
 
     def follow(self, entered: Entered) -> Following:
@@ -206,9 +203,7 @@ class Following:
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
         is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
         is_saved = loop.checkpointer is not None and loop.durability == "sync"
-        depths = self.followed.depths.setdefault(loop.step, Depths())
-        depths.begin()
-        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved, depths)
+        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved)
         if tasks[0].name == START:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
@@ -249,8 +244,7 @@ class _Supersteps:
     """The program of a prediction: a graph from a front on.
 
     `is_stepwise`: user code runs between supersteps (the reader of a stream, a checkpointer) and may end the run.
-    `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins. `depths`:
-    how far readings have found requests in earlier calls.
+    `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins.
     """
 
     reader: GraphReader
@@ -268,25 +262,28 @@ class _Supersteps:
         def program(run: Run) -> State | None:
             return self._read(run, front)
 
-        state = State(program, self.given)
+        def waits(answered: Set[Hashable]) -> bool:
+            return self.depths.may_end(front.number, answered)
+
+        state = State(program, self.given, waits=waits)
         if counts:
             state.counts.update(counts)
         return state
 
     def _read(self, run: Run, front: Front) -> State | None:
-        last = self.depths.last(run.answered) if run.branches is None else math.inf
+        self.depths.begin()
         while front.tasks and front.number <= self.way.stop:
             (self.likely if run.has_assumed else self.expected)[front.number] = front.names
-            if front.number > last and run.asks:
+            if run.asks and run.branches is None and self.depths.may_end(front.number):
                 return None
-            asked, counted = len(run.asks), run.counts.total()
+            met, unread, is_whole = len(run.met), (len(run.skipped), run.changes.number), False
             try:
                 after = self.reader.superstep(run, front, self.way)
+                if self.way.stops_between(front, after):
+                    return None
+                is_whole = unread == (len(run.skipped), run.changes.number)
             finally:
-                if (has_found := len(run.asks) > asked) or run.counts.total() == counted:
-                    self.depths.note(front.number, run.answered, has_found=has_found)
-            if self.way.stops_between(front, after):
-                return None
+                self.depths.note(front.number, run.met[met:], is_whole=is_whole)
             if self.is_stepwise and self.reader.assumed(run, front) != after.names:
                 run.raises()
             sent = [task.argument for task in after.tasks if task.is_sent]

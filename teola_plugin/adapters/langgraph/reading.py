@@ -98,9 +98,10 @@ class GraphReader:
         blocked: BaseException | None = None
         led = _Led({key: set(seen) for key, seen in front.joined.items()}, waits=front.waits)
         mark, last, run.is_beside = run.mark, run.mark, len(front.tasks) > 1
-        around, sent = run.where, 0
+        around, site, sent = run.where, run.site, 0
         for place, task in enumerate(front.tasks):
             run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
+            run.site = (site, (front.number, place))
             sent += task.is_sent
             run.mark = mark
             run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
@@ -113,7 +114,7 @@ class GraphReader:
                 blocked = e if blocked is None or isinstance(e, Barrier) else blocked
             ended |= run.gates
             last = last if run.mark is mark else run.mark
-        run.gates, run.mark, run.where = ended, last, around
+        run.gates, run.mark, run.where, run.site = ended, last, around, site
         if isinstance(blocked, Barrier):
             raise blocked
         if blocked is not None:

@@ -867,13 +867,14 @@ def sources_of(value: Any) -> frozenset[Hashable]:
 
 def _origins(value: Unknown) -> frozenset[Hashable]:
     """Return the sources of an unknown value, without the numbers of rounds: another round of a loop has others."""
-    return frozenset(map(_without_number, value.sources))
+    return frozenset(map(without_number, value.sources))
 
 
-def _without_number(source: Hashable) -> Hashable:
+def without_number(source: Hashable) -> Hashable:
+    """Return a source without the numbers of rounds: the same in each evaluation."""
     if type(source) is Round:
         return source.component
-    return tuple(map(_without_number, source)) if type(source) is tuple else source
+    return tuple(map(without_number, source)) if type(source) is tuple else source
 
 
 def _are_alike(one: Any, two: Any) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
-from teola_plugin.adapters.reader.heap import sources_of
-from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.heap import sources_of, without_number
+from teola_plugin.adapters.reader.run import Met, Run
 from teola_plugin.adapters.reader.values import Opaque, Unknown, isinstance_of
 
 
@@ -38,7 +38,10 @@ def unknown_from(
     Unless `is_safe`, the component may raise.
     """
     found = list(unknowns_in(run, value))
-    sources = more.union(*map(sources_of, found))
+    of_input: frozenset[Hashable] = frozenset().union(*map(sources_of, found))
+    source = next(iter(more), None)
+    run.met.append(Met(source, (without_number(source), run.site), unknown=of_input))
+    sources = more | of_input
     if not is_safe:
         run.raises(sources)
     return Unknown(holds, sources)

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,12 +75,14 @@ class State:
     """The start of a reading: the inputs of a program and how often each request was made before.
 
     `program` evaluates the program. The program may return another state for the next evaluation to begin from: a state
-    reached for certain, without unknown values.
+    reached for certain, without unknown values. `waits`: whether an evaluation finds nothing that the latest one has
+    not found, if these requests (keys) are answered.
     """
 
     program: Callable[[Run], State | None]
     given: Given
     counts: Counter[Hashable] = field(default_factory=Counter)
+    waits: Callable[[Set[Hashable]], bool] = lambda answered: False
 
 
 class Prediction:
@@ -120,6 +122,7 @@ class Prediction:
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
+        self._is_due = True
         self._is_stopped = False
         self.is_over = False
 
@@ -169,11 +172,15 @@ class Prediction:
                 self._routes.forget(self)
 
     def _evaluate(self) -> None:
-        self.readings += 1
         came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
-        if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
+        if self.readings >= MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
             self.is_over = self._listener.is_over = True
             return
+        if came and self._may_wait(came):
+            with self._lock:
+                self.is_over |= not (self._waiting or self._has_news)
+            return
+        self.readings += 1
         run, after = self._read_anew(self.barriers)
         self._submit(run)
         if after is not None:
@@ -181,13 +188,21 @@ class Prediction:
             self._passed, self._mark = self._passed[run.used :], run.mark
             del self._changed[: run.used]
             run.hand_on(self._given)
-            self._has_news = True
+            self._has_news = self._is_due = True
             return
+        self._is_due = False
         self._listen(run)
         if run.branches is not None and not (self.is_over or self._has_news):
             self._go_on(run, run.branches)
         with self._lock:
             self.is_over |= not (self._waiting or self._has_news)
+
+    def _may_wait(self, came: Sequence[Hashable]) -> bool:
+        """Whether no evaluation is needed for these replies."""
+        if self._is_due or self._routes is not None or self._unbound:
+            return False
+        answers = [self._answers.get(key) for key in came]
+        return all(each and not each.error for each in answers) and self._state.waits(self._answers.keys())
 
     def _listen(self, run: Run) -> None:
         """Read on behind unread statements once the framework's run has come past them."""

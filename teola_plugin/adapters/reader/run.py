@@ -20,12 +20,13 @@ from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Rou
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
-from teola_plugin.adapters.reader.heap import Frame, Heap
+from teola_plugin.adapters.reader.heap import Frame, Heap, without_number
 from teola_plugin.adapters.reader.notes import Notes, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     CHANGED,
+    NO_SOURCES,
     TIMED,
     Barrier,
     Opaque,
@@ -135,6 +136,28 @@ class Level:
     call: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A request that an evaluation came to (`source`), or a component with unknown input (no source).
+
+    `place`: the component and the call expression. `ask`: of a request without an answer. `unknown`: the sources of the
+    input's unknown parts.
+    """
+
+    source: Hashable
+    place: Hashable
+    ask: Ask | None = None
+    unknown: frozenset[Hashable] = NO_SOURCES
+    is_answered: bool = False
+
+    @property
+    def needs(self) -> frozenset[Hashable] | None:
+        """The sources of what is waited for; empty if that cannot be told, None if nothing is waited for."""
+        if self.ask is None:
+            return None if self.is_answered else self.unknown
+        return None if self.ask.is_certain else NO_SOURCES if self.ask.is_possible else self.ask.gates
+
+
 class Run(Heap):
     """One evaluation of a program.
 
@@ -185,6 +208,7 @@ class Run(Heap):
         self.is_beside = False
         self.tasks: list[Any] = []
         self.where: Hashable = ()
+        self.met: list[Met] = []
         self.awaited: Unknown | None = None
         self._answers = answers if answers is not None else {}
         self._left = operations
@@ -694,11 +718,6 @@ class Run(Heap):
 
     # --- asks --------------------------------------------------------------------------------------------------------
 
-    @property
-    def answered(self) -> int:
-        """How many replies are known."""
-        return len(self._answers)
-
     def ask(self, request: Request) -> Any:
         """Return the value of a request, Unknown while there is no answer.
 
@@ -721,13 +740,14 @@ class Run(Heap):
         number = self.counts[request.key]
         self.counts[request.key] += 1
         key = (request.key, number)
+        source = (request.source, self.site)
         answer = None if request.key in self.uncounted else self._answers.get(key)  # may belong to another repetition
         if answer is not None:
+            self.met.append(Met(source, without_number(source), is_answered=True))
             if answer.error is not None:
                 raise answer.error
             return answer.value
         ask = self.asks.get(key)
-        source = (request.source, self.site)
         if ask is None:
             gates = self._gates_of(source) | self._awaited_by(request)
             ask = self.asks[key] = Ask(request, number, gates, self.in_doubt, self.mark)
@@ -735,6 +755,7 @@ class Run(Heap):
         else:
             ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt
+        self.met.append(Met(source, without_number(source), ask))
         if self._asked:
             self._asked[-1].add(key)
         sources: frozenset[Hashable] = frozenset([source])

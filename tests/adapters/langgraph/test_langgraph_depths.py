@@ -1,23 +1,23 @@
-"""How far ahead a graph is read: as far as readings with as many replies have found requests in earlier calls."""
+"""How far a graph is read: no further than something may be found."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
+from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
-from typing_extensions import TypedDict
 
 from teola_plugin import optimize
-from teola_plugin.adapters.langgraph.depths import EVERY, FEW, Depths
 from teola_plugin.adapters.langgraph.reading import GraphReader
+from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.worth import Worth
-from tests.support.langgraph_world import World
+from tests.support.hosted_service import Service, counted
 
 
 class State(TypedDict, total=False):
     question: str
+    said: list[str]
     n1: str
     n2: str
     n3: str
@@ -25,73 +25,129 @@ class State(TypedDict, total=False):
     n5: str
 
 
-def graph_of(w: World, *, has_independent: bool) -> Any:
-    """Asks, computes, asks about the reply, about the reply to that, and perhaps about the question again."""
-    nodes = {
-        "n1": lambda state: {"n1": w.chat.invoke(f"n1 {state['question']}").content},
-        "n2": lambda state: {"n2": state["n1"][::-1]},
-        "n3": lambda state: {"n3": w.chat.invoke(f"n3 {state['n2']}").content},
-        "n4": lambda state: {"n4": w.chat.invoke(f"n4 {state['n3']}").content},
-        "n5": lambda state: {"n5": w.chat.invoke(f"n5 {state['question']}").content},
-    }
-    names = [*nodes] if has_independent else [*nodes][:-1]
-    graph: Any = StateGraph(State)
-    for before, name in zip([START, *names], names, strict=False):
-        graph.add_node(name, nodes[name]).add_edge(before, name)
-    return graph.add_edge(names[-1], END).compile()
+Readings = list[list[int]]
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The supersteps that are read, in order."""
-    found: list[int] = []
-    superstep = GraphReader.superstep
+def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
+    """The supersteps of each evaluation."""
+    found: Readings = []
+    superstep, evaluate = GraphReader.superstep, Prediction._read_anew
+
+    def begun(self: Prediction, *given: Any, **more: Any) -> Any:
+        found.append([])
+        return evaluate(self, *given, **more)
 
     def noted(self: GraphReader, run: Any, front: Any, way: Any) -> Any:
-        found.append(front.number)
+        found[-1].append(front.number)
         return superstep(self, run, front, way)
 
+    monkeypatch.setattr(Prediction, "_read_anew", begun)
     monkeypatch.setattr(GraphReader, "superstep", noted)
+    monkeypatch.setattr(Worth, "is_worth", lambda self: True)
     return found
 
 
+def model(service: Service) -> ChatOpenAI:
+    return ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+
+def in_turn(**nodes: Any) -> Any:
+    graph: Any = StateGraph(State)
+    for before, name in zip([START, *nodes], nodes, strict=False):
+        graph.add_node(name, nodes[name]).add_edge(before, name)
+    return graph.add_edge(name, END).compile()
+
+
+def chain(service: Service, *, has_independent: bool) -> Any:
+    """Asks, computes, asks about the reply, about the reply to that, and perhaps about the question again."""
+    llm = model(service)
+    nodes = {
+        "n1": lambda state: {"n1": llm.invoke(f"n1 {state['question']}").content},
+        "n2": lambda state: {"n2": state["n1"][::-1]},
+        "n3": lambda state: {"n3": llm.invoke(f"n3 {state['n2']}").content},
+        "n4": lambda state: {"n4": llm.invoke(f"n4 {state['n3']}").content},
+        "n5": lambda state: {"n5": llm.invoke(f"n5 {state['question']}").content},
+    }
+    if not has_independent:
+        del nodes["n5"]
+    return in_turn(**{f"step{name}": node for name, node in nodes.items()})
+
+
 @pytest.mark.parametrize("has_independent", [False, True])
-def test_a_reading_ends_where_nothing_was_found_before(
-    read: list[int], monkeypatch: pytest.MonkeyPatch, has_independent: bool
-) -> None:
-    monkeypatch.setattr(Worth, "is_worth", lambda self: True)
-    w = World(least_s=0.02)
-    app = graph_of(w, has_independent=has_independent)
-    fast, reached = optimize(app), list[int]()
-    for number in range(EVERY):
-        read.clear()
-        given = {"question": f"why {number}"}
-        assert fast.invoke(given) == app.invoke(given)
-        first = read[: read[1:].index(read[0]) + 1] if read[0] in read[1:] else read
-        reached.append(max(first))
-    if has_independent:  # the last node is read with the first
-        assert set(reached) == {5}
-    else:
-        assert {*reached[:FEW], reached[EVERY - 1]} == {4}
-        assert {*reached[FEW : EVERY - 1]} == {2}
+def test_a_reading_ends_where_all_waits(service: Service, readings: Readings, has_independent: bool) -> None:
+    app = chain(service, has_independent=has_independent)
+    given = {"question": "why"}
+    with counted(service) as original:
+        expected = app.invoke(given)
+    fast = optimize(app)
+    if has_independent:
+        service.holds, service.awaits = "n1 why", "n5 why"
+    with counted(service) as made:
+        assert fast.invoke(given) == expected
+    assert made == original
+    assert not service.has_waited_in_vain
+    last = 5 if has_independent else 4
+    assert readings[0] == [*range(1, last + 1)]
+    assert len(readings) > last - 1
+    assert all(len(each) == 1 for each in readings[1:])
 
 
-def test_the_last_superstep() -> None:
-    depths = Depths()
-    assert depths.last(0) == math.inf
-    for _ in range(FEW):
-        depths.begin()
-        assert depths.last(0) == math.inf
-        for superstep, replies in ((1, 0), (2, 1), (3, 2), (3, 1), (5, 4)):
-            depths.note(superstep, replies, has_found=True)
-        for superstep, replies in ((2, 0), (3, 0), (4, 4), (5, 1), (5, 3)):
-            depths.note(superstep, replies, has_found=False)
-    depths.begin()
-    assert [depths.last(replies) for replies in range(5)] == [1, 4, 4, 4, math.inf]
-    depths.note(7, 2, has_found=True)  # by a late reading: nobody has looked there with fewer replies
-    assert depths.last(0) == math.inf
-    depths.note(7, 1, has_found=False)
-    assert [depths.last(replies) for replies in range(3)] == [1, 4, math.inf]
-    for _ in range(EVERY - FEW - 1):
-        depths.begin()
-    assert depths.last(1) == math.inf
+def test_a_reading_goes_on_with_each_reply_that_something_waits_for_alone(service: Service) -> None:
+    llm = model(service)
+
+    def ask(state: State) -> State:
+        return {"said": [str(llm.invoke(f"item {number}").content) for number in range(3)]}
+
+    def grade(state: State) -> State:
+        return {"said": [str(llm.invoke(f"grade {said}").content) for said in state["said"]]}
+
+    app = in_turn(ask=ask, grade=grade)
+    with counted(service) as original:
+        expected = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "chat item 1", "grade <item 2>"
+    with counted(service) as made:
+        assert fast.invoke({}) == expected
+    assert made == original
+    assert not service.has_waited_in_vain
+
+
+def test_a_reply_that_nothing_waits_for_alone_is_not_read(service: Service, readings: Readings) -> None:
+    llm = model(service)
+
+    def ask(state: State) -> State:
+        return {"said": [str(llm.invoke(f"item {number}").content) for number in range(5)]}
+
+    def tell(state: State) -> State:
+        return {"n1": str(llm.invoke(f"all {state['said']}").content)}
+
+    app = in_turn(ask=ask, tell=tell)
+    expected = app.invoke({})
+    assert optimize(app).invoke({}) == expected
+    assert len(readings) <= 5  # at the beginning, with the first five replies at once or one by one, with the last
+
+
+def test_what_one_reply_decides_is_read(service: Service) -> None:
+    """A request that did need another reply needs it no more, once it is known which way the program goes."""
+    llm = model(service)
+
+    def first(state: State) -> State:
+        return {"n1": str(llm.invoke("flag").content)}
+
+    def second(state: State) -> State:
+        return {"n2": str(llm.invoke("long").content) if "yes" in state["n1"] else "short"}
+
+    def third(state: State) -> State:
+        llm.invoke("other")
+        return {"n3": str(llm.invoke(f"about {state['n2']}").content)}
+
+    app = in_turn(first=first, second=second, third=third)
+    with counted(service) as original:
+        expected = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "chat other", "about short"
+    with counted(service) as made:
+        assert fast.invoke({}) == expected
+    assert made == original
+    assert not service.has_waited_in_vain
