@@ -604,7 +604,7 @@ def test_a_caller_that_waits_no_more_leaves_the_turn_to_others() -> None:
         engine = _noting(service)
         service.holds, service.awaits = "Draft q0", "no such thing"
         fast = teola_plugin.optimize(engine)
-        timer = threading.Timer(0.3, lambda: service._note("no such thing"))
+        timer = threading.Timer(0.3, lambda: service.note("no such thing"))
         timer.start()
         first, second, third = asyncio.run(act(fast))
         timer.join()
