@@ -79,6 +79,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
 def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> Symbol | None:
     """Return the documents of a retriever with a hosted model or a user's search function; None for any other."""
     own = own_search_of(retriever)
+    reading_retrievers.instrument_loaded()
     if draft.is_behind_effects or not (own or is_read(retriever)) or (own and _unreadable(draft, own)):
         return None
     call, args = _arguments(draft, retriever, given, None)

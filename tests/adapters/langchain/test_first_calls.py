@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -84,3 +86,19 @@ def _ahead(chain: Any) -> int:
     """Return how many replies of the latest call were asked early, or while the framework's run asked the same."""
     report = report_of(chain)
     return report.hits + report.shared
+
+
+FIRST = """
+from langchain_classic.retrievers.multi_query import MultiQueryRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from teola_plugin.adapters.langchain.trace import trace
+store = InMemoryVectorStore(OpenAIEmbeddings(api_key="none"))
+retriever = MultiQueryRetriever.from_llm(store.as_retriever(), ChatOpenAI(api_key="none"))
+print([each.code for each in trace(retriever).breaks])
+"""
+
+
+def test_a_retriever_is_read_in_the_first_pipeline_of_a_process() -> None:
+    ran = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
