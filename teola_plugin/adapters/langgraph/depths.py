@@ -28,10 +28,12 @@ Place = tuple[Hashable, ...]
 class _Step:
     """What a reading found in a superstep: the requests, and the requests that each further one needs.
 
-    `is_open`: what else may be found there cannot be told.
+    `found`: which of several requests are known, and not only that they are made. `is_open`: what else may be found
+    there cannot be told.
     """
 
     requests: Sequence[Place]
+    found: Sequence[bool]
     needs: Sequence[Set[Place]]
     is_open: bool
 
@@ -65,6 +67,7 @@ class Depths:
     def note(self, number: int, met: Iterable[Met], *, is_whole: bool) -> None:
         """Note what a superstep has met. `is_whole`: it was read to its end, and the graph goes on behind it."""
         requests: list[Place] = []
+        found: list[bool] = []
         needs: list[Set[Place]] = []
         count = Counter[Hashable]()
         for each in met:
@@ -72,13 +75,15 @@ class Depths:
                 request: Place = (number, each.place, count[each.place])
                 count[each.place] += 1
                 requests.append(request)
+                found.append(each.is_answered or each.ask is not None)
                 self._places[each.source] = None if each.source in self._places else request
                 if not each.is_answered:
                     self._unanswered[request] = each.ask.key if each.ask else None
             if (sources := each.needs) is not None:
                 needs.append({place for source in sources if (place := self._places.get(source)) is not None})
         before = self._steps.get(number)
-        if before is not None and before.requests != requests:
+        found = found if len(found) > 1 else []  # what needs one round of a loop is known once the rounds are
+        if before is not None and (before.requests, before.found) != (requests, found):
             for at in [at for at in self._steps if at > number]:
                 del self._steps[at]
-        self._steps[number] = _Step(requests, needs, not is_whole or not all(needs))
+        self._steps[number] = _Step(requests, found, needs, not is_whole or not all(needs))

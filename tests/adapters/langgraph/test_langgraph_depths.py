@@ -151,3 +151,27 @@ def test_what_one_reply_decides_is_read(service: Service) -> None:
         assert fast.invoke({}) == expected
     assert made == original
     assert not service.has_waited_in_vain
+
+
+def test_a_loop_of_known_length_is_read_anew(service: Service) -> None:
+    """What was found behind a loop of unknown length says little of what follows once the length is known."""
+    llm = model(service)
+
+    def split(state: State) -> State:
+        return {"said": str(llm.invoke("Split it.").content).split("\n")}
+
+    def ask(state: State) -> State:
+        return {"said": [str(llm.invoke(f"item {name}").content) for name in state["said"]]}
+
+    def grade(state: State) -> State:
+        return {"said": [str(llm.invoke(f"grade {said}").content) for said in state["said"]]}
+
+    app = in_turn(split=split, ask=ask, grade=grade)
+    with counted(service) as original:
+        expected = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "chat item hive 1", "grade <item hive 2>"
+    with counted(service) as made:
+        assert fast.invoke({}) == expected
+    assert made == original
+    assert not service.has_waited_in_vain
