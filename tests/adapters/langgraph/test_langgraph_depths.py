@@ -12,7 +12,7 @@ from teola_plugin import optimize
 from teola_plugin.adapters.langgraph.reading import GraphReader
 from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.worth import Worth
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 
 class State(TypedDict, total=False):
@@ -102,15 +102,7 @@ def test_a_reading_goes_on_with_each_reply_that_something_waits_for_alone(servic
     def grade(state: State) -> State:
         return {"said": [str(llm.invoke(f"grade {said}").content) for said in state["said"]]}
 
-    app = in_turn(ask=ask, grade=grade)
-    with counted(service) as original:
-        expected = app.invoke({})
-    fast = optimize(app)
-    service.holds, service.awaits = "chat item 1", "grade <item 2>"
-    with counted(service) as made:
-        assert fast.invoke({}) == expected
-    assert made == original
-    assert not service.has_waited_in_vain
+    asked_side_by_side(service, in_turn(ask=ask, grade=grade), "chat item 1", "grade <item 2>")
 
 
 def test_a_reply_that_nothing_waits_for_alone_is_not_read(service: Service, readings: Readings) -> None:
@@ -142,15 +134,7 @@ def test_what_one_reply_decides_is_read(service: Service) -> None:
         llm.invoke("other")
         return {"n3": str(llm.invoke(f"about {state['n2']}").content)}
 
-    app = in_turn(first=first, second=second, third=third)
-    with counted(service) as original:
-        expected = app.invoke({})
-    fast = optimize(app)
-    service.holds, service.awaits = "chat other", "about short"
-    with counted(service) as made:
-        assert fast.invoke({}) == expected
-    assert made == original
-    assert not service.has_waited_in_vain
+    asked_side_by_side(service, in_turn(first=first, second=second, third=third), "chat other", "about short")
 
 
 def test_a_loop_of_known_length_is_read_anew(service: Service) -> None:
@@ -166,12 +150,4 @@ def test_a_loop_of_known_length_is_read_anew(service: Service) -> None:
     def grade(state: State) -> State:
         return {"said": [str(llm.invoke(f"grade {said}").content) for said in state["said"]]}
 
-    app = in_turn(split=split, ask=ask, grade=grade)
-    with counted(service) as original:
-        expected = app.invoke({})
-    fast = optimize(app)
-    service.holds, service.awaits = "chat item hive 1", "grade <item hive 2>"
-    with counted(service) as made:
-        assert fast.invoke({}) == expected
-    assert made == original
-    assert not service.has_waited_in_vain
+    asked_side_by_side(service, in_turn(split=split, ask=ask, grade=grade), "chat item hive 1", "grade <item hive 2>")
