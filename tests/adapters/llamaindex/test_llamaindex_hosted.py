@@ -26,7 +26,7 @@ from pydantic import Field
 
 from teola_plugin import optimize
 from teola_plugin.adapters.configured import AsSetNow, Vector
-from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
+from teola_plugin.adapters.llamaindex.hosted_embeddings import instrument_loaded, is_hosted
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
@@ -205,6 +205,7 @@ def test_what_tells_vectors_apart(service: Service) -> None:
         (asked,) = rehearse(lambda: getattr(model, method)(text))
         return asked.payload.key
 
+    instrument_loaded()
     assert is_hosted(model)
     assert is_hosted(other)
     first = key(model)
