@@ -127,8 +127,8 @@ def models(folder: Path, divide: int, memory: float, *, quick_start: bool = Fals
     return Models(engines, QUERIES, {"temperature": 0.0, "ignore_eos": True})
 
 
-def llm(folder: Path, shape: Shape, memory: float, *, quick_start: bool = False) -> VllmEngine:
-    """Of random weights, on vLLM."""
+def llm(folder: Path, shape: Shape, memory: float, *, quick_start: bool = False, **engine_args: Any) -> VllmEngine:
+    """Of random weights, on vLLM. `engine_args` are vLLM's own."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model())
     tokenizer.save_pretrained(folder)
     config = LlamaConfig(
@@ -139,7 +139,8 @@ def llm(folder: Path, shape: Shape, memory: float, *, quick_start: bool = False)
     more: dict[str, Any] = {"gpu_memory_utilization": memory} if torch.cuda.is_available() else {}
     if more and quick_start:
         more["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": SIZES}
-    return VllmEngine(folder, load_format=random_weights(), dtype="bfloat16", max_model_len=MAX_TOKENS, **more)
+    given = {"dtype": "bfloat16", "max_model_len": MAX_TOKENS, **more, **engine_args}
+    return VllmEngine(folder, load_format=random_weights(), **given)
 
 
 SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64]

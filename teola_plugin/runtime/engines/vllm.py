@@ -322,7 +322,7 @@ class VllmEngine:
             return 0
         params = sampling_params(PREFILL)
         may_wait = item.owner != 0 and is_continuable(settings) and self.capabilities.prefix
-        if may_wait and core.may_open(ids):
+        if may_wait and vllm_core.takes_later_limits() and core.may_open(ids):
             await core.open(item, ids, params)
         else:
             async for _ in core.outputs(item, ids, params):  # a plain request: leaves its full blocks cached

@@ -141,6 +141,18 @@ def is_on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
+def takes_later_limits() -> bool:
+    """Whether a later chunk of a prompt brings its own `max_tokens` to vLLM.
+
+    vLLM 0.25.1 keeps the first chunk's limit, so an answer to an open prefill would end after one token
+    (vllm-project/vllm#37842). A release that does this in an unknown place counts as one that does not.
+    """
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    update = getattr(Scheduler, "_update_request_as_session", None)
+    return "max_tokens" in getattr(getattr(update, "__code__", None), "co_names", ())
+
+
 def _load(model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM

@@ -396,6 +396,22 @@ def test_a_prefix_goes_to_one_prompt_of_its_owner(vllm_engine: VllmEngine, conti
     assert forget_prefixes(vllm_engine)
 
 
+def test_no_prefill_is_left_open_where_vllm_would_end_the_answer_with_the_limit_of_the_prefill(
+    vllm_engine: VllmEngine, continued: list[OpenPrefill], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def as_in_0_25(self: Any, session: Any, update: Any) -> None:
+        session.sampling_params = update.sampling_params
+
+    assert vllm_core.takes_later_limits(), "the tested vLLM does"
+    monkeypatch.setattr(Scheduler, "_update_request_as_session", as_in_0_25)
+    split_like_plain(vllm_engine, [prompt(7, 120)] * 2, [300, 400], max_tokens=6, **GREEDY)
+    assert not continued
+    monkeypatch.delattr(Scheduler, "_update_request_as_session")
+    assert not vllm_core.takes_later_limits(), "unknown"
+
+
 def test_no_prefill_is_left_open_for_nobody(vllm_engine: VllmEngine, continued: list[OpenPrefill]) -> None:
     owner = runtime.host.new_id()
     ask(vllm_engine, "partial_prefilling", prompt(5, 80))[0].result()  # owner 0: no query
