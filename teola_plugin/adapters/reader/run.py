@@ -288,6 +288,11 @@ class Run(Heap):
         if notes is not None and self.changes.changed is not None and not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
 
+    def require_environment(self) -> None:
+        """Require the environment variables from before the framework's run. Raises: Barrier."""
+        if self._notes is not None and not self._notes.has_environment:
+            raise Barrier("environment variables have been changed already")
+
     def _load_noted(self, value: Any) -> Any:
         """Return the reader's copy of a value that notes should tell about."""
         outer, self._is_noted = self._is_noted, True
