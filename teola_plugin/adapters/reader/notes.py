@@ -157,7 +157,11 @@ class Notes:
             return False
         if kind is types.FunctionType and id(owner.__code__) not in self._codes and not _is_function_of_others(owner):
             return False
-        return not (self._is_loud or name in self._stored)
+        return not self.may_store(owner, name)
+
+    def may_store(self, owner: Any, name: str) -> bool:
+        """Whether some function may store to such a name of the object, class, module or function."""
+        return (self._is_loud or name in self._stored) and not _is_of_package(owner)
 
     @property
     def has_environment(self) -> bool:
