@@ -12,8 +12,10 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langgraph.graph import END, START, StateGraph
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
 from teola_plugin import optimize
+from tests.adapters.llamaindex.test_llamaindex_hosted import chat
 from tests.adapters.test_late_readings import Pipeline, hosted
 from tests.support.hosted_service import Service, counted
 
@@ -139,5 +141,87 @@ def test_what_an_unread_function_stores_is_not_known_beside_it(
     service.awaits = "first"
     with counted(service) as asked:
         assert call(fast) == expected
+    assert "chat unset" not in original
+    assert asked == original
+
+
+class Begun(Event):
+    pass
+
+
+class AlsoBegun(Event):
+    pass
+
+
+class Ended(Event):
+    said: list[str]
+
+
+class Steps(Workflow):
+    def __init__(self, service: Service, change: Way) -> None:
+        super().__init__(timeout=60)
+        self.llm, self.world, self.service, self.change = chat(service), World(), service, change
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> Begun | AlsoBegun | None:
+        ctx.send_event(AlsoBegun())
+        ctx.send_event(Begun())
+        return None
+
+    @step
+    async def first(self, ev: Begun) -> Ended:
+        while not unread(self.service):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        self.change(self.world)
+        return Ended(said=[str(await self.llm.acomplete("first"))])
+
+    @step
+    async def second(self, ev: AlsoBegun) -> Ended:
+        said = [str(await self.llm.acomplete("second"))]
+        if not is_set(self.world, self.change):
+            said.append(str(await self.llm.acomplete("unset")))
+        return Ended(said=said)
+
+    @step
+    async def join(self, ctx: Context, ev: Ended) -> StopEvent | None:
+        ended = ctx.collect_events(ev, [Ended, Ended])
+        return None if ended is None else StopEvent(result=sorted(said for each in ended for said in each.said))
+
+
+class Timed(Workflow):
+    """Ends its own work after some time."""
+
+    def __init__(self, service: Service, change: Way) -> None:
+        super().__init__(timeout=60)
+        self.llm, self.world, self.service, self.change = chat(service), World(), service, change
+
+    def end(self) -> None:
+        self.change(self.world)
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        asyncio.get_running_loop().call_later(0.05, self.end)
+        said = [str(await self.llm.acomplete("second"))]
+        await asyncio.sleep(0.15)
+        if not is_set(self.world, self.change):
+            said.append(str(await self.llm.acomplete("unset")))
+        return StopEvent(result=said)
+
+
+async def run(workflow: Any) -> Any:
+    return await workflow.run()
+
+
+@pytest.mark.parametrize("change", [to_attribute, to_list, to_dataclass])
+@pytest.mark.parametrize("made", [Steps, Timed])
+def test_what_steps_and_timers_store_is_not_known_beside_them(service: Service, made: Any, change: Way) -> None:
+    asyncio.run(run(optimize(made(service, change))))  # the service is known to answer
+    service.holds, service.awaits = ("second", "first") if made is Steps else ("", "")
+    with counted(service) as original:
+        expected = asyncio.run(run(made(service, change)))
+    fast = optimize(made(service, change))
+    service.awaits = "first"
+    with counted(service) as asked:
+        assert asyncio.run(run(fast)) == expected
     assert "chat unset" not in original
     assert asked == original

@@ -48,8 +48,17 @@ MAX_CODES = 10_000
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
+_LATER = frozenset({"call_later", "call_at", "Timer", "alarm", "setitimer"})
+_STARTING = _LATER | {
+    "Thread", "Process", "submit", "apply_async", "run_in_executor", "call_soon", "call_soon_threadsafe", "create_task",
+    "ensure_future", "run_coroutine_threadsafe", "add_done_callback",
+}  # fmt: skip
 _WRAPPERS = (type(functools.lru_cache(lambda: None)), functools.cached_property)
-_FOLLOWED = ("langchain_core.runnables", "langchain_core.tools", "langgraph.")
+_FOLLOWED = (
+    "langchain_core.runnables", "langchain_core.tools", "langgraph.", "llama_index.core.query_engine",
+    "llama_index.core.retrievers", "llama_index.core.tools", "llama_index.core.chat_engine",
+    "llama_index.core.postprocessor", "llama_index.core.response_synthesizers",
+)  # fmt: skip
 """Modules whose components hold functions of the user's."""
 
 _OTHERS = sys.stdlib_module_names - {"__main__"} | {"teola_plugin"}
@@ -162,6 +171,16 @@ class Notes:
     def may_store(self, owner: Any, name: str) -> bool:
         """Whether some function may store to such a name of the object, class, module or function."""
         return (self._is_loud or name in self._stored) and not _is_of_package(owner)
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether functions mention what ends others at some time."""
+        return not _LATER.isdisjoint(self._names)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether functions mention what starts others that go on beside them."""
+        return not _STARTING.isdisjoint(self._names)
 
     @property
     def has_environment(self) -> bool:

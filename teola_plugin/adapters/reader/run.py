@@ -409,6 +409,9 @@ class Run(Heap):
         self._outer, self._names, self._guarded, self._notes = given.outer, given.names, given.guarded, given.notes
         self._exact = {**self._exact, **given.exact}
         self._begin_changes()
+        if self._notes is not None and self._notes.has_threads:  # what was not read may have started something
+            self.begin_beside_unread()
+            self.limits += self._notes.has_timers
 
     def renewed(self, given: Given, value: Any) -> Any:
         """Return a value for later evaluations; see `Given.renew`."""
