@@ -45,6 +45,8 @@ class Draft(GraphBuilder):
         self.runs: Counter[Hashable] = Counter()
         self.guard: When | None = None
         self.level = 0
+        self.beside: tuple[list[str], ...] = ()
+        """Of the branches around, for each set of branches: functions in them that store something outside."""
         self.origin = ""
         self.bindings = Bindings(self.unique, self.gate)
         self._untold: set[str] = set()
@@ -327,7 +329,8 @@ class Draft(GraphBuilder):
 
         A branch may find the in-place changes of an earlier branch.
         """
-        before, gates_before = self._barriers, self.gates
+        before, gates_before, beside_before = self._barriers, self.gates, self.beside
+        self.beside = (*beside_before, [])
         after, gates_after = before, gates_before
 
         def branch() -> None:
@@ -340,7 +343,7 @@ class Draft(GraphBuilder):
 
         yield branch
         branch()
-        self._barriers, self.gates = after, gates_after
+        self._barriers, self.gates, self.beside = after, gates_after, beside_before
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

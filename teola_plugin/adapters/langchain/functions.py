@@ -54,6 +54,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     if why:
         writes = effects.writes or None if effects else None
         if not writes:
+            _note_beside(draft, fn)
             draft.leave("TB101", component, f"{shown}: {why}", DECLARE)
         return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), writes)
     call, args = _arguments(draft, component if effects is None else function, given, keys)
@@ -63,9 +64,12 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         origin = origin_of(function)
         reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
         read = _read_by(draft, component, function, call, reading)
+        reach = reach_of(function, _is_plain_template)
+        if reach.alters:
+            _note_beside(draft, fn)
         return draft.read(
             name or shown, component, fn, read, draft.bindings.mode(), *args,
-            identity=identity, holds=holds, reach=reach_of(function, _is_plain_template),
+            identity=identity, holds=holds, reach=reach,
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
     if is_async:
@@ -100,6 +104,12 @@ def _is_plain_template(value: Any) -> bool:
     return (kind is PromptTemplate or kind is ChatPromptTemplate) and is_transparent(value)
 
 
+def _note_beside(draft: Draft, fn: str) -> None:
+    """Note that a function may store something while the functions of other branches run."""
+    for altering in draft.beside:
+        altering.append(fn)
+
+
 def _says_text(function: Any) -> bool:
     """Whether the annotation promises a text; if wrong, a prediction fails."""
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
@@ -122,7 +132,7 @@ def _read_by(
     draft: Draft, component: Any, function: Any, given: Callable[..., Any], reading: Reading
 ) -> Callable[..., Any]:
     """Return the reader of a component's function, as a function of the call's `Entered` and the arguments."""
-    code, roots = _code_of(function), [function or component]
+    code, roots, beside = _code_of(function), [function or component], draft.beside
 
     def listen(entered: Entered, call: Asides) -> None:
         entered.notes.add(roots)
@@ -143,6 +153,8 @@ def _read_by(
 
         def program(run: Run) -> Any:
             run.is_beside = True
+            if any(beside):
+                run.begin_beside_unread()
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
         call = getattr(current(), "asides", None)

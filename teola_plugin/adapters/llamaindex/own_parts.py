@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import chain, permutations
 from typing import Any
 
@@ -15,8 +15,10 @@ from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_parts import class_of, function_of, is_read, may_ask
 from teola_plugin.adapters.llamaindex.reading_workflows import is_simple, may_send
 from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.mentions import functions_in
+from teola_plugin.adapters.reader.reach import alters
 from teola_plugin.adapters.reader.values import Barrier, type_name
-from teola_plugin.adapters.source import origin_of
+from teola_plugin.adapters.source import node_of, origin_of
 from teola_plugin.trace import Reading
 
 
@@ -45,7 +47,15 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
     origins = {name: origin_of(f) for name, f in own.items()}
     readings = {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
     is_whole = len(own) == len(functions) and not cls._step_functions
-    return OwnSteps(pipeline, own, readings, _undisturbed(own), is_whole)
+    configs: dict[str, Any] = {name: getattr(each, "_step_config", None) for name, each in own.items()}
+    using = {name for name, each in own.items() if _uses_context(each, configs[name])}
+    storing = {name for name, each in own.items() if _stores(each)}
+    return OwnSteps(pipeline, own, readings, _never_beside(own, using), _never_beside(own, storing), is_whole)
+
+
+def _stores(function: types.FunctionType) -> bool:
+    """Whether a step changes what it did not make, as far as its source tells."""
+    return any((node := node_of(each)) is None or alters(node) for each in functions_in(function))
 
 
 def _is_given_resources(function: types.FunctionType) -> bool:
@@ -53,13 +63,15 @@ def _is_given_resources(function: types.FunctionType) -> bool:
     return bool(getattr(getattr(function, "_step_config", None), "resources", None))
 
 
-def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
-    """Return the steps that never run beside a step with uses of the context.
+def _never_beside(functions: Mapping[str, types.FunctionType], some: Set[str]) -> frozenset[str]:
+    """Return the steps that never run beside some other steps.
 
     Steps run side by side where an event leads to several steps, and so do their successors. Nothing is known where a
     step sends or collects events.
     """
     configs: Mapping[str, Any] = {name: getattr(each, "_step_config", None) for name, each in functions.items()}
+    if not some:
+        return frozenset(functions)
     if any(map(may_send, functions.values())) or not all(map(is_simple, configs.values())):
         return frozenset()
     produced = {
@@ -68,12 +80,11 @@ def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
     starts = {each for config in configs.values() for each in config.accepted_events if issubclass(each, StartEvent)}
     led_to = {event: _acceptors(configs, event) for event in {*chain.from_iterable(produced.values()), *starts}}
     after = {name: set(chain.from_iterable(led_to[event] for event in events)) for name, events in produced.items()}
-    using = {name for name, each in functions.items() if _uses_context(each, configs[name])}
     disturbed = set[str]()
     for together in (*led_to.values(), set(chain.from_iterable(led_to[event] for event in starts))):
         ways = {name: _reached(name, after) for name in together}
         for name, others in permutations(ways, 2):
-            if not using.isdisjoint(ways[others]):
+            if not some.isdisjoint(ways[others]):
                 disturbed |= ways[name]
     return frozenset(functions.keys() - disturbed)
 

@@ -180,14 +180,15 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
 
 @dataclass(frozen=True, slots=True)
 class OwnSteps:
-    """The steps of a workflow, by name. `undisturbed`: steps beside which no other step uses the state; `is_whole`:
-    no further steps exist.
+    """The steps of a workflow, by name. `undisturbed`: steps beside which no other step uses the state; `apart`: steps
+    beside which no other step stores something outside of itself; `is_whole`: no further steps exist.
     """
 
     workflow: Any
     functions: Mapping[str, types.FunctionType]
     readings: Mapping[str, Reading]
     undisturbed: frozenset[str]
+    apart: frozenset[str]
     is_whole: bool
 
 
@@ -214,6 +215,8 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
 
     def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
         values, state, buffers, others = copies
+        if name not in steps.apart:
+            run.begin_beside_unread()
         if later is not None:
             later.begin()
 

@@ -130,6 +130,8 @@ class Parts:
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
+        if not may_begin:
+            run.begin_beside_unread()
         spec = EngineSpec("python", component, name, provider)
         act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
         op = "act" if may_begin else TOLD

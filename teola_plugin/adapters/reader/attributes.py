@@ -216,6 +216,7 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
 
 def _environment(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     run.require_known(*args, *kwargs.values())
+    run.require_environment()
     return os.environ.get(*args, **kwargs)
 
 

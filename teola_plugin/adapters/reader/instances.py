@@ -15,6 +15,7 @@ import typing
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.facts import text_accessor
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_subtype, mro_of, namespace_of
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -83,7 +84,9 @@ def is_subclass(run: Any, cls_value: Any, of_value: Any) -> Any:
 
 
 def type_of(run: Any, value: Any) -> Any:
-    """Return `type(value)`."""
+    """Return `type(value)`. A text may be of LangChain's class of texts, which the reader takes for a `str`."""
+    if text_accessor() is not None and (type(value) is str or (type(value) is Unknown and value.holds == "text")):
+        return run.unknown(value, is_safe=True)
     if type(value) is Unknown:
         held = _HELD.get(value.holds) if type(value.holds) is str else None
         return run.load(held) if held is not None else run.unknown(value, is_safe=True)

@@ -77,7 +77,7 @@ _READING: tuple[Callable[..., Any], ...] = (
     textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap,
     string.capwords, ast.literal_eval, binascii.hexlify, binascii.unhexlify,
     base64.b64encode, base64.b64decode, base64.urlsafe_b64encode, base64.urlsafe_b64decode,
-    os.getenv, os.path.basename, os.path.dirname, os.path.join, os.path.normpath, os.path.split, os.path.splitext,
+    os.path.basename, os.path.dirname, os.path.join, os.path.normpath, os.path.split, os.path.splitext,
     os.path.isabs, os.path.commonprefix,
     urllib.parse.quote, urllib.parse.quote_plus, urllib.parse.unquote, urllib.parse.unquote_plus,
     urllib.parse.urljoin, urllib.parse.parse_qs, urllib.parse.parse_qsl,
@@ -93,6 +93,10 @@ def _exponent(run: Any, *args: Any, **kwargs: Any) -> None:
     for each in (*args, *kwargs.values()):
         if type(each) is str and re.search(r"[eE][+-]?\d{4,}", each.replace("_", "")):
             raise Barrier("it computes a very large number")
+
+
+def _environment(run: Any, *args: Any, **kwargs: Any) -> None:
+    run.require_environment()
 
 
 _DIGITS = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
@@ -458,6 +462,7 @@ def _register_readers() -> None:
     for function in _READING:
         register(reads(function, size=_texts_given), function)
     register(reads(urllib.parse.urlencode, size=_in_order), urllib.parse.urlencode)
+    register(reads(os.getenv, size=_environment), os.getenv)
     register(reads(decimal.Decimal, size=_exact), decimal.Decimal)
     register(reads(fractions.Fraction, size=_exponent), fractions.Fraction)
     for function in (html.escape, html.unescape):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dis
 import functools
 import logging
+import os
 import sys
 import types
 import weakref
@@ -30,7 +31,7 @@ from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
 from teola_plugin.adapters.reader.reach import CHANGING, alters
-from teola_plugin.adapters.reader.values import Barrier, Opaque, is_installed_file
+from teola_plugin.adapters.reader.values import STDLIB, Barrier, Opaque, is_installed_file
 from teola_plugin.adapters.source import node_of
 
 log = logging.getLogger(__name__)
@@ -38,13 +39,26 @@ log = logging.getLogger(__name__)
 MOST_PARTS = 10_000
 """Values that are noted for one reading: some 3 ms."""
 
+MOST_OF_OTHERS = 1_000
+"""Attributes or items that are noted of one object of a package's."""
+
 MAX_CODES = 10_000
 """Functions whose stores are cached."""
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
-_FOLLOWED = ("langchain_core.runnables", "langchain_core.tools", "langgraph.")
+_LATER = frozenset({"call_later", "call_at", "Timer", "alarm", "setitimer"})
+_STARTING = _LATER | {
+    "Thread", "Process", "submit", "apply_async", "run_in_executor", "call_soon", "call_soon_threadsafe", "create_task",
+    "ensure_future", "run_coroutine_threadsafe", "add_done_callback",
+}  # fmt: skip
+_WRAPPERS = (type(functools.lru_cache(lambda: None)), functools.cached_property)
+_FOLLOWED = (
+    "langchain_core.runnables", "langchain_core.tools", "langgraph.", "llama_index.core.query_engine",
+    "llama_index.core.retrievers", "llama_index.core.tools", "llama_index.core.chat_engine",
+    "llama_index.core.postprocessor", "llama_index.core.response_synthesizers",
+)  # fmt: skip
 """Modules whose components hold functions of the user's."""
 
 _OTHERS = sys.stdlib_module_names - {"__main__"} | {"teola_plugin"}
@@ -57,17 +71,21 @@ def _numbers(names: str) -> frozenset[int]:
 _ATTRIBUTES = _numbers("STORE_ATTR DELETE_ATTR")
 _GLOBALS = _numbers("STORE_GLOBAL DELETE_GLOBAL")
 _CELLS = _numbers("STORE_DEREF DELETE_DEREF")
+_IMPORTS = _numbers("IMPORT_NAME")
 _ITEMS = _numbers("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE")
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What a function mentions, with the functions inside: `names`, and those that it stores to.
+    """What a function mentions, with the functions inside (`codes`, ids): `names`, and those that it stores to.
 
-    `is_loud`: may store to any. `may_alter`: may change a container that it did not make.
+    `imported`: modules that it imports. `is_loud`: may store to any. `may_alter`: may change a container that it did
+    not make.
     """
 
+    codes: frozenset[int]
     names: frozenset[str]
+    imported: frozenset[str]
     stored: frozenset[str]
     is_loud: bool
     may_alter: bool
@@ -87,6 +105,8 @@ class Notes:
         self._places: dict[Hashable, Any] = {}
         self._contents: dict[int, tuple[Any, ...]] = {}
         self._spaces: set[int] = set()
+        self._codes: set[int] = set()
+        self._environment = dict(_environment())
         self._stored: set[str] = set()
         self._names: set[str] = set()
         self._is_loud = False
@@ -108,15 +128,16 @@ class Notes:
     def _add(self, roots: Iterable[Any]) -> None:
         self._todo += roots
         while self._todo:
-            while self._todo and self._left > 0:
+            while self._todo and self._left > -MOST_PARTS:
                 self._visit(self._todo.pop())
-            if self._left <= 0:
+            if self._left <= -MOST_PARTS:
+                self._is_loud = True
                 break
             for own in self._modules.values():
                 for name in self._names & own.keys():
                     self._note_once((id(own), name), own[name])
         for own in (*self._components, *self._modules.values()):
-            for name in self._stored:
+            for name in own.copy() if self._is_loud else self._stored:
                 self._places.setdefault((id(own), name), _token(own.get(name, MISSING)))
         for own in self._packages.values():
             for name in self._stored & own.keys():
@@ -133,11 +154,38 @@ class Notes:
     def is_as_noted(self, place: Hashable, owner: Any, name: str, value: Any) -> bool:
         """Whether a place holds what it held when noted.
 
-        Without a note: whether it is in a module or class of a package, or no function stores to such a name.
+        Without a note: whether it is in a module or class of a package, or no function stores to such a name; of a
+        function or module of the user's without any notes it is not known.
         """
-        if not self.is_noted(place):
-            return value is MISSING or _is_of_package(owner) or not (self._is_loud or name in self._stored)
-        return _is_same(self._places.get(place, MISSING), value)
+        if self.is_noted(place):
+            return _is_same(self._places.get(place, MISSING), value)
+        if value is MISSING or _is_of_package(owner):
+            return True
+        kind = type(owner)
+        if kind is types.ModuleType and id(owner.__dict__) not in self._modules:
+            return False
+        if kind is types.FunctionType and id(owner.__code__) not in self._codes and not _is_function_of_others(owner):
+            return False
+        return not self.may_store(owner, name)
+
+    def may_store(self, owner: Any, name: str) -> bool:
+        """Whether some function may store to such a name of the object, class, module or function."""
+        return (self._is_loud or name in self._stored) and not _is_of_package(owner)
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether functions mention what ends others at some time."""
+        return not _LATER.isdisjoint(self._names)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether functions mention what starts others that go on beside them."""
+        return not _STARTING.isdisjoint(self._names)
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether the environment variables are what they were when noted."""
+        return _environment() == self._environment
 
     def first(self, place: Hashable, now: Any) -> Any:
         """Return the value at a place when noted, if it is `now` or an atom; None for a value that is not known."""
@@ -187,6 +235,8 @@ class Notes:
             self._todo += (value.__self__, value.__func__)
         elif kind is functools.partial:
             self._todo += (value.func, *value.args, *value.keywords.values())
+        elif kind in _WRAPPERS:
+            self._todo += [value.func if kind is functools.cached_property else vars(value).get("__wrapped__")]
         elif kind is property:
             self._todo += (value.fget, value.fset, value.fdel)
         elif kind is staticmethod or kind is classmethod:
@@ -201,16 +251,19 @@ class Notes:
                 self._object(value)
             elif len(parts) <= self._left:
                 self._left -= len(parts)
-                self._contents[id(value)] = tuple(map(_token, parts))
+                self._contents[id(value)] = tuple([_token(part) for part in parts])
                 self._todo.append(kind)
                 if not foreign.is_one_of(kind, _SEQUENCES) and foreign.private_of(value):  # read like an object
                     self._object(value)
                 self._todo += [each for each in parts if not is_atom(each)]
 
     def _function(self, function: types.FunctionType) -> None:
-        if _is_of_others(function.__code__.co_filename, function.__globals__.get("__name__")):
+        if _is_function_of_others(function):  # which may call a function of the user's: a decorator
+            self._todo += [_held_by(cell) for cell in function.__closure__ or ()]
             return
-        code, names = _of_code(function.__code__), function.__globals__
+        code, names = _of_code(function.__code__, function.__globals__.get("__package__")), function.__globals__
+        self._codes |= code.codes
+        self._todo += [module for name in code.imported if (module := sys.modules.get(name)) is not None]
         self._stored |= code.stored
         self._names |= code.names
         self._is_loud = self._is_loud or code.is_loud
@@ -233,7 +286,9 @@ class Notes:
                 if id(each) in foreign.BUILTINS or _is_class_of_others(each):
                     continue
                 for name, value in list(foreign.namespace_of(each).items()):
-                    if not (name[:2] == "__" and name[-2:] == "__" and name not in ("__init__", "__call__")):
+                    if name[:2] == "__" and name[-2:] == "__":
+                        self._todo += [value] if type(value) is types.FunctionType else []
+                    else:
                         self._note_once((id(each), name), value)
         except Barrier:
             return
@@ -245,20 +300,35 @@ class Notes:
         own = foreign.own_attributes(value)
         if own is None or id(own) in self._spaces:
             return
-        if _is_class_of_others(cls):
+        is_of_others = _is_class_of_others(cls)
+        if is_of_others:
             self._components.append(own)
             if foreign.module_of(cls).startswith(_FOLLOWED):
                 self._todo += [each for each in list(own.values()) if not is_atom(each)]
-            return
-        self._todo.append(cls)
+            if facts_of(cls).kind != "object" or len(own) > MOST_OF_OTHERS:
+                return
+        else:
+            self._todo.append(cls)
         if len(own) <= self._left:
             self._spaces.add(id(own))
             for name, held in list(own.items()):
-                self._note((id(own), name), held)
+                if is_of_others:
+                    self._part_of_others((id(own), name), held)
+                else:
+                    self._note((id(own), name), held)
             if private := foreign.private_of(value):  # an empty dict may be another one each time
                 self._spaces.add(id(private))
                 for name, held in list(private.items()):
                     self._note((id(private), name), held)
+
+    def _part_of_others(self, place: Hashable, held: Any) -> None:
+        """Note an attribute of an object of a package's (a queue, an event), and not what is behind."""
+        self._left -= 1
+        self._places[place] = _token(held)
+        parts = None if is_atom(held) or id(held) in self._contents else _parts_of(held)
+        if parts is not None and len(parts) <= min(self._left, MOST_OF_OTHERS):
+            self._left -= len(parts)
+            self._contents[id(held)] = tuple([_token(part) for part in parts])
 
 
 def roots_of(copied: Iterable[tuple[Any, Any]]) -> list[Any]:
@@ -311,10 +381,27 @@ def _is_same(noted: Any, value: Any) -> bool:
     return type(value) is kind and (kind is str or kind is int) and bool(noted == value)
 
 
+def _held_by(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _environment() -> dict[Any, Any]:
+    return vars(os.environ).get("_data") or {}
+
+
+def _is_function_of_others(function: types.FunctionType) -> bool:
+    return _is_of_others(function.__code__.co_filename, function.__globals__.get("__name__"))
+
+
 def _is_of_others(file: Any, name: Any) -> bool:
     """Whether a module is of an installed package, of the standard library, or ours."""
     root = name.partition(".")[0] if type(name) is str else ""
-    return (type(file) is str and is_installed_file(file)) or root in _OTHERS
+    if type(file) is not str or file.startswith("<"):
+        return root in _OTHERS
+    return is_installed_file(file) or root == "teola_plugin" or file.startswith(STDLIB)
 
 
 def _is_of_package(owner: Any) -> bool:
@@ -330,16 +417,18 @@ def _is_class_of_others(cls: type) -> bool:
     return _is_of_others(module.__dict__.get("__file__") if type(module) is types.ModuleType else None, name)
 
 
-def _of_code(code: types.CodeType) -> _Code:
+def _of_code(code: types.CodeType, package: Any) -> _Code:
     known = _codes.get(id(code))
     if known is None or known[0] is not code:
         if len(_codes) >= MAX_CODES:
             _codes.clear()
         inner = list(_inside(code))
+        codes = frozenset(map(id, inner))
         names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
         stored = frozenset(name for each in inner for name in _stored_by(each))
+        imported = frozenset(name for each in inner for name in _imported_by(each, package))
         may_alter = not names.isdisjoint(CHANGING) or not all(_ITEMS.isdisjoint(each.co_code[::2]) for each in inner)
-        known = _codes[id(code)] = code, _Code(names, stored, not names.isdisjoint(_LOUD), may_alter)
+        known = _codes[id(code)] = code, _Code(codes, names, imported, stored, not names.isdisjoint(_LOUD), may_alter)
     return known[1]
 
 
@@ -353,14 +442,33 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _inside(const)
 
 
+def _imported_by(code: types.CodeType, package: Any) -> Iterator[str]:
+    """Yield the modules that a function imports, and the packages around them."""
+    if _IMPORTS.isdisjoint(code.co_code[::2]):
+        return
+    before: list[Any] = [0, None]
+    for each in dis.get_instructions(code):
+        if each.opcode in _IMPORTS:
+            level, name = before[-2], each.argval
+            above = str(package).rsplit(".", level - 1)[0] if type(level) is int and level > 0 else ""
+            parts = ".".join(filter(None, (above, name))).split(".")
+            yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+        before = [before[-1], each.argval]
+
+
 def _stored_by(code: types.CodeType) -> Iterator[str]:
     """Yield the attributes, global names and variables of functions around that a function stores to.
 
     A constructor stores to the attributes of a new object.
     """
-    stores = _GLOBALS if code.co_name in ("__init__", "__post_init__") else _GLOBALS | _ATTRIBUTES
-    if (stores | _CELLS).isdisjoint(code.co_code[::2]):
+    is_making = code.co_name in ("__init__", "__post_init__")
+    if (_GLOBALS | _ATTRIBUTES | _CELLS).isdisjoint(code.co_code[::2]):
         return
+    before: Any = None  # a variable that was loaded
     for each in dis.get_instructions(code):
-        if each.opcode in stores or (each.opcode in _CELLS and each.argval in code.co_freevars):
+        is_to_new = is_making and each.opcode in _ATTRIBUTES and before in code.co_varnames[:1]
+        is_outer = each.opcode in _CELLS and each.argval in code.co_freevars
+        if is_outer or (each.opcode in _GLOBALS | _ATTRIBUTES and not is_to_new):
             yield each.argval
+        loaded = each.argval if "LOAD_FAST" in each.opname else None
+        before = loaded[-1] if type(loaded) is tuple else loaded

@@ -442,6 +442,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
     if held.held is os.environ and type(held.held) is os._Environ:
         run.require_known(at)
+        run.require_environment()
         return held.held[at]
     found = hints.subscripted(run, held, at)
     if found is None:

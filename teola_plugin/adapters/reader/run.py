@@ -31,6 +31,7 @@ from teola_plugin.adapters.reader.values import (
     Barrier,
     Opaque,
     Renewed,
+    Stalled,
     Undecided,
     Unknown,
     isinstance_of,
@@ -39,6 +40,9 @@ from teola_plugin.adapters.reader.values import (
 
 OPERATIONS = 20_000
 """Operations of one evaluation: some 10 ms. Longer loops are left to the framework's run."""
+
+UNREAD: Hashable = "a function that is not read runs beside others"
+"""The key in `changes.Changed` that says so: what any function stores to is not known."""
 
 NOWHERE: Hashable = None
 """`Run.where` of functions whose runs cannot be told apart."""
@@ -251,6 +255,8 @@ class Run(Heap):
             return value
         known = self._copies.get(id(value)) or self._outer.get(id(value))
         if known is not None and id(value) not in self.heard:
+            if id(value) not in self._copies:
+                self._require_alone(value, kind)
             return known[1]
         if isinstance_of(value, Opaque) or kind is Unknown:
             return value
@@ -273,9 +279,10 @@ class Run(Heap):
         if self.changes.changed and self.changes.holds(place := place_of(function, name)):
             return self.changed_value(place, partial(outside, function, name), error=NameError)
         key = (id(function), name)
-        if key not in self._names:
+        if key not in self._names or self._is_beside_unread:
             value = held_at(function, name)
             self.require_as_noted(place_of(function, name), function, name, value)
+        if key not in self._names:
             self._names[key] = function, outside(function, name) if value is MISSING else value
         return self._unshared(self._load_noted(self._names[key][1]))
 
@@ -285,8 +292,35 @@ class Run(Heap):
         `place`: see `notes.Notes.is_noted`. `value`: MISSING for an empty place.
         """
         notes = self._notes
-        if notes is not None and self.changes.changed is not None and not notes.is_as_noted(place, owner, name, value):
+        if notes is None or self.changes.changed is None:
+            return
+        if self._is_beside_unread and notes.may_store(owner, name):
+            self._change(place, owner, f"{name} may be changed beside it", is_shared=True)
+        if not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
+
+    @property
+    def _is_beside_unread(self) -> bool:
+        return self.changes.holds(UNREAD)
+
+    def _require_alone(self, value: Any, kind: type) -> None:
+        """Require that no function which is not read may change a container or record. Raises: Renewed, Barrier."""
+        notes = self._notes
+        if notes is None or not self._is_beside_unread or self.changes.holds(id(value)):
+            return
+        what = f"a {type_name(kind)} may be changed beside it"
+        if kind not in CONTAINERS:
+            if any(notes.may_store(value, name) for name in classes.fields_of(value) or ()):
+                raise Barrier(what)
+        elif notes.alters:
+            if self._is_guarded:
+                raise Barrier(what)
+            self._change(id(value), value, what, is_shared=True)
+
+    def require_environment(self) -> None:
+        """Require the environment variables from before the framework's run. Raises: Barrier."""
+        if self._notes is not None and not self._notes.has_environment:
+            raise Barrier("environment variables have been changed already")
 
     def _load_noted(self, value: Any) -> Any:
         """Return the reader's copy of a value that notes should tell about."""
@@ -301,6 +335,7 @@ class Run(Heap):
 
         Raises: Renewed, Barrier.
         """
+        self._require_alone(value, kind)
         notes = self._notes
         if notes is None or self.changes.changed is None or self.changes.holds(id(value)):
             return
@@ -341,7 +376,8 @@ class Run(Heap):
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
         """Return the first value given for this name of the object. Raises: Renewed, Barrier."""
-        if (id(owner), name) not in self._names and (place := place_in(owner, name)) is not None:
+        is_new = (id(owner), name) not in self._names or self._is_beside_unread
+        if is_new and (place := place_in(owner, name)) is not None:
             self.require_as_noted(place, owner, name, value)
         return self._names.setdefault((id(owner), name), (owner, value))[1]
 
@@ -373,6 +409,9 @@ class Run(Heap):
         self._outer, self._names, self._guarded, self._notes = given.outer, given.names, given.guarded, given.notes
         self._exact = {**self._exact, **given.exact}
         self._begin_changes()
+        if self._notes is not None and self._notes.has_threads:  # what was not read may have started something
+            self.begin_beside_unread()
+            self.limits += self._notes.has_timers
 
     def renewed(self, given: Given, value: Any) -> Any:
         """Return a value for later evaluations; see `Given.renew`."""
@@ -546,12 +585,21 @@ class Run(Heap):
                 self.note(cell)
                 cell["value"] = self.unknown_like(cell["value"])
 
+    def begin_beside_unread(self) -> None:
+        """Note that functions which are read apart run beside the program, and store something. Raises: Renewed."""
+        if not self._is_beside_unread and self.changes.changed is not None:
+            self._change(UNREAD, None, "it runs beside functions that store something")
+
     @contextlib.contextmanager
     def together(self, count: int) -> Iterator[None]:
         """Evaluate functions inside the context that run beside each other; `count`: how many."""
         around, self._is_together = self._is_together, self._is_together or count > 1
         try:
             yield
+        except (Barrier, Stalled, Undecided):
+            if self._is_together:  # what is not read may change what the others read
+                self.begin_beside_unread()
+            raise
         finally:
             self._is_together = around
 

@@ -28,13 +28,13 @@ class Barrier(BaseException):
     @property
     def hint(self) -> str:
         """The hint for the construct; for installed code, which users do not rewrite, the declaration that helps."""
-        is_of_others = is_installed_file(self.where) or self.where.startswith(_STDLIB)
+        is_of_others = is_installed_file(self.where) or self.where.startswith(STDLIB)
         return self._hint or (DECLARE_CALLER if is_of_others else "")
 
 
 DECLARE_CALLER = "if it only reads, put the call into a function that says so: @teola_plugin.reads(...)"
 
-_STDLIB = sysconfig.get_paths()["stdlib"]
+STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 def is_installed_file(name: str) -> bool:

@@ -231,7 +231,11 @@ def fields_mixed_the_other_way() -> Any:
 
 def texts_of_messages() -> Any:
     text = AIMessage("a").text
-    return type(text) is str, text.upper(), sorted(HumanMessage("a", id="1").model_fields_set)
+    return isinstance(text, str), text.upper(), sorted(HumanMessage("a", id="1").model_fields_set)
+
+
+def the_class_of_a_text() -> Any:
+    return type(AIMessage("a").text) is str
 
 
 def metadata_of_its_own() -> Any:
@@ -290,6 +294,11 @@ def test_it_comes_to_what_it_comes_to_in_cpython(program: Callable[[], Any]) -> 
 
 def test_the_text_of_a_message_is_a_plain_text() -> None:
     assert read(texts_of_messages).value == (True, "A", ["content", "id"])
+
+
+def test_the_class_of_a_text_is_not_known() -> None:
+    """LangChain has a class of texts of its own."""
+    assert not read(the_class_of_a_text).is_known
 
 
 # --- left to the framework's run -------------------------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import queue
 import random
+import sys
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +15,15 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, PrivateAttr
+from tenacity import retry
 
+from teola_plugin.adapters.reader import calls, stacks
 from teola_plugin.adapters.reader import notes as noting
-from teola_plugin.adapters.reader import stacks
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.notes import Notes
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.reader.values import Barrier
+from teola_plugin.adapters.reader.values import Barrier, Opaque
 from tests.adapters.reader.resumed import HIDDEN, SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.test_resuming import numbered
@@ -197,3 +202,112 @@ def test_a_name_of_a_package_is_trusted_whatever_functions_store(owner: Any, mon
     assert is_same(notes, owner, name)
     monkeypatch.setattr(owner, name, lambda *given: "")
     assert is_same(notes, owner, name) is (owner is not json)
+
+
+def asks(function: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(function)
+    def wrapped() -> Any:
+        return function()
+
+    return wrapped
+
+
+@pytest.mark.parametrize("decorate", [asks, functools.cache, retry, functools.singledispatch])
+def test_functions_under_decorators_are_noted(decorate: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "BOX", box := Box())
+    notes = Notes([decorate(lambda: BOX.topic)])
+    box.topic = "new"
+    assert not is_same(notes, box, "topic")
+
+
+def imports() -> Any:
+    from late_parts.settings import HELD
+
+    return HELD
+
+
+def imports_beside() -> Any:
+    from .settings import HELD  # type: ignore[import-not-found]
+
+    return HELD
+
+
+@pytest.mark.parametrize("function", [imports, imports_beside])
+def test_what_functions_import_is_noted(function: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("late_parts.settings")
+    module.HELD = box = Box()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "late_parts", types.ModuleType("late_parts"))
+    monkeypatch.setitem(sys.modules, "late_parts.settings", module)
+    notes = Notes([types.FunctionType(function.__code__, {"__package__": "late_parts"})])
+    assert is_same(notes, module, "HELD")
+    assert is_same(notes, box, "topic")
+    box.topic = "new"
+    assert not is_same(notes, box, "topic")
+
+
+def test_nothing_is_known_of_modules_and_functions_without_notes() -> None:
+    module = types.ModuleType("late_parts")
+    module.topic = "known"  # type: ignore[attr-defined]
+    notes = Notes([uses_box])
+    assert not is_same(notes, module, "topic")
+    assert not notes.is_as_noted((id(globals()), "MANY"), stores, "MANY", 1)
+    assert notes.is_as_noted((id(globals()), "MANY"), uses_box, "MANY", 1)
+
+
+def test_a_module_of_the_users_may_have_a_name_of_the_standard_library(tmp_path: Path) -> None:
+    module = types.ModuleType("profile")
+    module.__file__ = str(tmp_path / "profile.py")
+    module.BOX = Box()  # type: ignore[attr-defined]
+    notes = Notes([module, uses_box])
+    module.BOX = Box()  # type: ignore[attr-defined]
+    assert not is_same(notes, module, "BOX")
+
+
+class Registered:
+    last: Any
+
+    def __init__(self) -> None:
+        self.topic = "a"
+        Registered.last = self
+
+
+def test_a_constructor_may_store_elsewhere() -> None:
+    notes = Notes([Registered])
+    assert is_same(notes, Box(), "topic")
+    other = Box()
+    other.last = 1  # type: ignore[attr-defined]
+    assert not is_same(notes, other, "last")
+
+
+class Managed:
+    def __enter__(self) -> None:
+        self.topic = "a"
+
+
+def test_special_methods_store_as_others_do() -> None:
+    assert not is_same(Notes([Managed]), Box(), "topic")
+
+
+def test_containers_of_packages_objects_are_noted() -> None:
+    notes = Notes([waiting := queue.Queue[int]()])
+    assert notes.is_kept(waiting.queue)
+    waiting.put(1)
+    assert not notes.is_kept(waiting.queue)
+    assert not is_same(notes, waiting, "unfinished_tasks")
+
+
+def test_beyond_a_number_nothing_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "MOST_PARTS", 0)
+    assert not is_same(Notes([uses_box]), Box(), "topic")
+
+
+@pytest.mark.parametrize("text", ["ENV.get('TEOLA_TEST')", "ENV['TEOLA_TEST']", "os.getenv('TEOLA_TEST')"])
+def test_a_changed_environment_is_not_read(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEOLA_TEST", "a")
+    read = module_of(f"import os\nENV = os.environ\ndef read():\n    return {text}\n", tmp_path / "read.py").read
+    given = Given()
+    given.note([read])
+    assert calls.call(Run(Nobody(), given=given), Opaque(read), (), {}) == "a"
+    monkeypatch.setenv("TEOLA_TEST", "b")
+    with pytest.raises(Barrier, match="environment"):
+        calls.call(Run(Nobody(), given=given), Opaque(read), (), {})
