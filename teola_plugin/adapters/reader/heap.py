@@ -494,8 +494,7 @@ class Heap:
         seen = set[int]()
         if any(key in self._given or key in self._exact or self.stands_outside(held) for key, held in changed.items()):
             return True
-        while todo:
-            value = todo.pop()
+        for value in todo:  # what is near first: `todo` grows
             kind = type(value)
             if kind in ATOMS or kind is Unknown or id(value) in seen:
                 continue
@@ -775,10 +774,10 @@ class Heap:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
 
     def _merge_marks(self, marks: Marks) -> None:
-        if self.counts != marks.counts:
+        if not dict.__eq__(self.counts, marks.counts):  # `Counter` compares in Python
             both = self.counts.keys() | marks.counts.keys()
             self.uncounted |= {key for key in both if self.counts[key] != marks.counts[key]}
-        self.counts &= marks.counts
+            self.counts &= marks.counts
         self._tainted = {**self._tainted, **marks.tainted}
         self.gates |= marks.gates
 

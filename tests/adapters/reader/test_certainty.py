@@ -638,3 +638,14 @@ def test_a_program_that_takes_long_is_left(program: Callable[[], Any], why: str)
     barrier = read(program).barrier
     assert barrier is not None
     assert why in barrier.what
+
+
+def test_what_loops_of_unknown_rounds_change_is_found_among_much_else() -> None:
+    def program(m: Any, rows: list[list[int]]) -> Any:
+        for n in range(10):
+            lines = [line.strip() for line in m.ask(n).splitlines()]
+        return len(lines) < 0 or len(rows)
+
+    found = read(program, Model(lambda question, number: ""), [[n] for n in range(2500)])
+    assert found.barrier is None
+    assert len(found.asks) == 10
