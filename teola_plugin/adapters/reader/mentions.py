@@ -91,7 +91,7 @@ def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionTy
         spaces: list[Any] = [value.__dict__]
     else:
         spaces = [type.__dict__["__dict__"].__get__(cls) for cls in type.__dict__["__mro__"].__get__(type(value))]
-    for name in (each for each in names if each not in _ASKED):
+    for name in names:
         found = next((space[name] for space in spaces if name in space), None)
         if type(found) is types.FunctionType and not (
             is_standard(found) or is_installed_file(found.__code__.co_filename)

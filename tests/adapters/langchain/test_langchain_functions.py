@@ -204,6 +204,20 @@ class Asking:
         return self.ask(", ".join(str(each) for each in x))
 
 
+class Retrieving(Asking):
+    """A component by its method's name alone."""
+
+    def invoke(self, x: str) -> Any:
+        return [self.model.invoke(each) for each in x.split()]
+
+
+RETRIEVING = Retrieving()
+
+
+def calls_its_own(x: str) -> Any:
+    return RETRIEVING.invoke(x)
+
+
 def calls_each(x: list[str]) -> Any:
     return [each(x) for each in (MODEL, MODEL)]
 
@@ -235,6 +249,7 @@ def calls_each(x: list[str]) -> Any:
         (asks_by_a_function, Reach(True, True, True, repeats=True)),
         (Asking().each, Reach(True, True, True, repeats=True)),
         (Asking().joined, Reach(True, True, True)),
+        (calls_its_own, Reach(True, True, True, repeats=True)),
         (calls_each, Reach(True, True, True, repeats=True)),
     ],
 )
