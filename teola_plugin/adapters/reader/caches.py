@@ -18,6 +18,7 @@ from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of, 
 
 _INFO: Any = vars(functools).get("_CacheInfo")
 _KINDS = (str, int, bool, float, bytes, type(None))
+_NUMBERS = frozenset(map(id, _KINDS))
 _WRAPPERS: tuple[Any, ...] = (functools.lru_cache(lambda: None), functools.lru_cache()(lambda: None))
 WRAPPER: type = type(_WRAPPERS[0])
 
@@ -72,7 +73,7 @@ def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
 def _is_plain(key: Any, mark: Any) -> bool:
     """Whether comparing a key runs no user code."""
     if type(key) is tuple:
-        return all(each is mark or type(each) in _KINDS or any(each is kind for kind in _KINDS) for each in key)
+        return all(each is mark or type(each) in _KINDS or id(each) in _NUMBERS for each in key)
     return type(key) in _KINDS
 
 

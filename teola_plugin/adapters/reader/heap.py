@@ -211,7 +211,7 @@ class Heap:
             beginning.moments = None
         elif moments is not None:
             marks = self._marks()
-            if moments and moments[-1].changes == self._changes and moments[-1].marks.counts == marks.counts:
+            if moments and moments[-1].changes == self._changes and _are_equal(moments[-1].marks.counts, marks.counts):
                 return
             contents = {key: (held, content_of(held)) for key, (held, _) in beginning.log.items()}
             moments.append(Moment(contents, marks, self._changes))
@@ -774,7 +774,7 @@ class Heap:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
 
     def _merge_marks(self, marks: Marks) -> None:
-        if not dict.__eq__(self.counts, marks.counts):  # `Counter` compares in Python
+        if not _are_equal(self.counts, marks.counts):
             both = self.counts.keys() | marks.counts.keys()
             self.uncounted |= {key for key in both if self.counts[key] != marks.counts[key]}
             self.counts &= marks.counts
@@ -792,6 +792,9 @@ class _Arm:
     value: Any = None
     has_raised: bool = False
 
+
+_are_equal = dict.__eq__
+"""Whether two counters are equal, compared in C."""
 
 _OF_THE_CALL = (1, 3)
 """The names of a frame's function and run."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import sys
 import types
 from collections import Counter
@@ -131,6 +132,7 @@ def _changes(node: FunctionNode) -> bool:
     return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
 
 
+@functools.lru_cache(maxsize=1024)
 def alters(node: FunctionNode) -> bool:
     """Whether the function stores into, or adds to, an object that it did not make."""
     own = _own_names(node)
