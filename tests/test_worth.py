@@ -53,6 +53,7 @@ def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
     read = Report(hits=1, gained_s=0.01, ended_s=0.015, reading_s=0.01)
     assert runs(*[read] * (PATIENCE_CALLS + 1))[-1] is False
     assert all(runs(*[replace(read, reading_s=0.001)] * 10))
+    assert all(runs(*[Report(hits=3, gained_s=0.67, ended_s=2.2, reading_s=0.23)] * 10))  # 0.38 s sooner
 
 
 def test_requests_that_cost_more_than_they_gain_rest() -> None:
