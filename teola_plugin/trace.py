@@ -223,8 +223,11 @@ class Asides(Protocol):
         """Drop a reply of `request`; it counts as wasted unless the framework's run took it."""
         ...
 
-    def read(self, work: Callable[[], None]) -> None:
-        """Read user code in another thread when there is time; its requests land in the slots."""
+    def read(self, work: Callable[[], None], *, may_wait: bool = False) -> None:
+        """Read user code in another thread when there is time; its requests land in the slots.
+
+        `may_wait`: while the framework's run computes, wait a short time for its next request.
+        """
         ...
 
     def spent(self, seconds: float) -> None:

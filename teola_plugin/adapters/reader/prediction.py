@@ -453,7 +453,7 @@ class CallLine:
 
     def soon(self, work: Callable[[], None]) -> None:
         """See `Line`."""
-        self.asides.read(work)
+        self.asides.read(work, may_wait=self.asides.routes is None)  # the last reading for routes has no time to wait
 
     def spent(self, seconds: float) -> None:
         """See `Line`."""

@@ -266,6 +266,14 @@ class LocalHost:
         with kept_off, self._door:
             self.loop.call_soon_threadsafe(callback, *args, context=Context())
 
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop thread after some seconds."""
+
+        def begin() -> None:
+            self.loop.call_later(delay_s, callback)
+
+        self.soon(begin)
+
     def _start(self) -> None:
         started: Future[asyncio.AbstractEventLoop] = Future()
 

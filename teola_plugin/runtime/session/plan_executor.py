@@ -42,7 +42,8 @@ log = logging.getLogger(__name__)
 _workers = Worker("call", threads=8)
 
 PATIENCE_S = 0.05
-"""The maximum time that a function is deferred: several times the gap between two leaves of LlamaIndex (about 10 ms).
+"""The maximum time that a function or a reading is deferred: several times the gap between two leaves of LlamaIndex
+(about 10 ms).
 """
 
 

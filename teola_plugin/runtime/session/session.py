@@ -36,7 +36,7 @@ from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.batch_gates import Lockstep
 from teola_plugin.runtime.session.nested import AskedAhead, pass_on, require_asking, withheld
-from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
+from teola_plugin.runtime.session.plan_executor import PATIENCE_S, PlanExecutor, Prepared
 from teola_plugin.runtime.session.provider_calls import Outside, OwnRequest, provider_of
 from teola_plugin.runtime.session.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.session.report import Listener, Report
@@ -126,6 +126,7 @@ class Session:
         self._asides: list[Future[Any]] = []
         self._hearing: list[Hear] = []
         self._holds: WeakSet[Hold] = WeakSet()
+        self._put_off: list[Callable[[], None]] = []  # readings that wait for the framework's next request
         self._is_closed = False
         self._started_s = time.perf_counter()
         self.listeners: list[Listener] = []  # get the report at the end; more may be added meanwhile
@@ -424,8 +425,25 @@ class Session:
             self._rewound += 1
             self._slots.rewind()
 
-    def read(self, work: Callable[[], None]) -> None:
+    def read(self, work: Callable[[], None], *, may_wait: bool = False) -> None:
         """See `trace.Asides`."""
+        with kept_off, self._lock:
+            is_put_off = may_wait and self.is_retiring_busy and not self._is_closed
+            if is_put_off:
+                self._put_off.append(work)
+        if is_put_off:
+            self._host.later(PATIENCE_S, self._resume)
+        else:
+            self._read(work)
+
+    def _resume(self) -> None:
+        """Begin the readings that waited."""
+        with kept_off, self._lock:
+            put_off, self._put_off = self._put_off, []
+        for work in put_off:
+            self._read(work)
+
+    def _read(self, work: Callable[[], None]) -> None:
         session = self.asking(NEXT)
 
         def run() -> None:
@@ -681,6 +699,7 @@ class Session:
         with kept_off, self._lock:
             self._awaited = [*(reply for reply in self._awaited if reply.outcome is None), *replies]
         if not self.is_retiring_busy:
+            self._resume()
             for run in self._runs:
                 if run.has_put_off:
                     self._host.soon(run.resume)

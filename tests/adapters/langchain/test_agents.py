@@ -48,7 +48,7 @@ class World(FakeEngine):
         self.calls = [write_tool_calls([{"name": name, "arguments": arguments}]) for name, arguments in calls]
         self.go_on = threading.Event()
         self.waits = waits
-        self.lingers_s = 0.0
+        self.begins_s = self.lingers_s = 0.0
         self.is_writing = False
         self.asked: list[Any] = []
         self.early: list[Any] = []
@@ -73,6 +73,7 @@ class World(FakeEngine):
 
     async def _call(self, position: int, emit: Emit) -> None:
         self.is_writing = True
+        await asyncio.sleep(self.begins_s)
         for call in self.calls:
             emit(position, Delta(call))
         deadline = time.monotonic() + WAIT_S
@@ -179,7 +180,8 @@ def test_a_graph_made_by_hand() -> None:
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
     agent = optimize(builder.compile())
-    for _ in range(10):  # the node has to be read before its model has answered
+    world.begins_s = 0.05
+    for _ in range(10):  # the node has to be read before its model writes
         assert told(agent.invoke(QUESTION)) == ANSWER
         if world.early:
             break

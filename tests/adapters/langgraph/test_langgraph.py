@@ -757,7 +757,7 @@ class Beside(SimpleNamespace):
     def rewind(self) -> None:
         self.rewound += 1
 
-    def read(self, work: Any) -> None:
+    def read(self, work: Any, *, may_wait: bool = False) -> None:
         self.works.append(work)
 
     def spent(self, seconds: float) -> None:

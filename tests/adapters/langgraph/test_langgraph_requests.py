@@ -362,7 +362,7 @@ def test_no_id_that_the_framework_makes_up_is_guessed() -> None:
         return {"b": llm.invoke(f"b: {state['messages'][-1].id}").content}
 
     def c(state: Talk) -> dict[str, Any]:
-        return {"c": llm.invoke(f"c: {state['a']}").content}
+        return {"c": [llm.invoke(f"c{n}: {state['a']}").content for n in range(2)]}
 
     graph: Any = StateGraph(Talk)
     for name, node in {"A": a, "B": b, "C": c}.items():
@@ -375,5 +375,5 @@ def test_no_id_that_the_framework_makes_up_is_guessed() -> None:
         ids.append(fast.invoke({"q": "one"})["messages"][-1].id)
         time.sleep(0.02)
     assert sorted(prompt for prompt in w.asked() if prompt[0] == "b") == sorted(f"b: {each}" for each in ids)
-    assert w.asked().total() == 3 * RUNS
+    assert w.asked().total() == 4 * RUNS
     assert sum(report.hits for report in optimized(fast).reports)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,7 @@ def unread(kind: Any) -> Any:
         @step
         async def start(self, ctx: Context, ev: StartEvent) -> Part | None:
             Path(os.devnull).read_text()  # noqa: ASYNC240
+            time.sleep(0.1)  # noqa: ASYNC251  # its reading has ended when the next step begins
             for n in range(3):
                 ctx.send_event(Part(q=f"part {n} of {ev.q}"))
             return None

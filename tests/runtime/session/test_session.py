@@ -17,7 +17,7 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.hosts.local import LocalHost
-from teola_plugin.runtime.session.plan_executor import Prepared
+from teola_plugin.runtime.session.plan_executor import PATIENCE_S, Prepared
 from teola_plugin.runtime.session.session import NEXT, Session
 from tests.support.fakes import FakeEngine
 
@@ -228,3 +228,33 @@ def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(
     assert engine.seen == (["late"] if is_until_rewound else ["late", "late"])
     assert claims == [not is_until_rewound]
     session.close()
+
+
+def test_a_reading_that_may_wait_begins_with_the_frameworks_next_request(host: LocalHost) -> None:
+    engine = FakeEngine()
+    engine.gate = gate(host)
+    session, begun = Session(host), threading.Event()
+    session.read(begun.set, may_wait=True)
+    assert not begun.wait(PATIENCE_S / 5)
+    (reply,) = session.ask(engine.spec, "embedding", ["a"], {})
+    assert begun.wait(10)
+    begun.clear()
+    session.read(begun.set, may_wait=True)  # the framework's run waits for the reply
+    assert begun.wait(10)
+    host.loop.call_soon_threadsafe(engine.gate.set)
+    reply.result()
+    session.close()
+
+
+def test_a_reading_does_not_wait_long_for_a_request_that_does_not_come(host: LocalHost) -> None:
+    session, begun = Session(host), threading.Event()
+    session.read(begun.set, may_wait=True)
+    assert begun.wait(10)
+    session.close()
+
+
+def test_a_reading_that_may_wait_begins_no_more_after_the_call(host: LocalHost) -> None:
+    session, begun = Session(host), threading.Event()
+    session.read(begun.set, may_wait=True)
+    session.close()
+    assert not begun.wait(2 * PATIENCE_S)
