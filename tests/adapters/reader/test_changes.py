@@ -216,6 +216,19 @@ LEFT = {
         COUNTS["a"] += 1
         return m.ask("a")
     """,
+    "a key that is deleted, or was not there": """
+        try:
+            del COUNTS["a"]
+        except Exception:
+            pass
+        COUNTS["a"] += 1
+        return m.ask("a")
+    """,
+    "a key that is not there, of texts": """
+        COUNTS["q"] = "text"
+        COUNTS["z"]
+        return m.ask("a")
+    """,
     "a key that is not there": """
         COUNTS["z"] += 1
         return m.ask("a")
@@ -254,6 +267,13 @@ LEFT = {
         if m.ask("which") == "yes":
             BOX.last = "yes"
         return m.ask(BOX.last), m.ask("then")
+    """,
+    "stored on the second of two ways": """
+        if m.ask("which") != "yes":
+            pass
+        else:
+            BOX.last = "no"
+        return m.ask(f"{BOX.last}"), m.ask("then")
     """,
     "rounds that are not known": """
         BOX.number = 0
