@@ -7,6 +7,7 @@ import operator
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -237,6 +238,31 @@ def test_nodes_beside_each_other_that_share_an_object(service: Service, turned: 
             assert made.total() == original.total()
 
 
+@pytest.mark.usefixtures("reads_first")
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_nodes_beside_each_other_store_is_not_known(service: Service, turned: bool) -> None:
+    """The one that stores is the slower one."""
+
+    def make() -> Any:
+        own = App(model(service))
+
+        def stores(state: State) -> State:
+            time.sleep(0.1)
+            own.topic = "news"
+            return {"said": []}
+
+        nodes = [stores, asks_by_topic(own)]
+        return beside(*(nodes[::-1] if turned else nodes))
+
+    optimize(make()).invoke(GIVEN)  # the service is known to answer
+    with counted(service) as original:
+        make().invoke(GIVEN)
+    fast = optimize(make())
+    with counted(service) as made:
+        fast.invoke(GIVEN)
+    assert made == original
+
+
 def count(x: Any) -> Any:
     global TOTAL
     TOTAL += 1
@@ -286,6 +312,33 @@ def test_functions_of_chains_that_count(service: Service, make: Callable[[Any], 
     with counted(service) as made:
         assert [fast.invoke({"a": "x"}) for _ in range(RUNS)] == expected
     assert made == original
+
+
+def test_the_result_of_a_function_that_changes_something_waits_for_its_run(service: Service) -> None:
+    """Two calls run beside each other: what the first one stores, the second one replaces."""
+
+    def make() -> Any:
+        own = App(model(service))
+
+        def keeps(name: str) -> dict[str, str]:
+            own.topic = name
+            time.sleep(0.15)
+            return {"name": own.topic}
+
+        return RunnableLambda(keeps) | own.template | own.llm
+
+    def call(chain: Any) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(chain.invoke, "a")
+            time.sleep(0.05)
+            pool.submit(chain.invoke, "b")
+
+    optimize(make()).invoke("x")  # the service is known to answer
+    with counted(service) as original:
+        call(make())
+    with counted(service) as made:
+        call(optimize(make()))
+    assert made == original == {"chat b": 2}
 
 
 RESULTS: list[str] = []
