@@ -251,6 +251,11 @@ LEFT = {
         mine.append("x")
         return m.ask(f"{LOG}{mine}"), m.ask(f"{mine is LOG}"), m.ask(f"{BOX.seen is BOX.seen}")
     """,
+    "a list that is compared, and replaced": """
+        is_same = BOX.seen is BOX.seen
+        BOX.seen = ["y"]
+        return m.ask(f"{is_same}")
+    """,
     "a list that is replaced": """
         held = BOX.seen
         BOX.seen = [*BOX.seen, "y"]
