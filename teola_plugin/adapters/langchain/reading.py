@@ -20,7 +20,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.prompts.message import BaseMessagePromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthrough
 from langchain_core.tools import BaseTool
@@ -118,8 +117,6 @@ class LangChainAsker:
             if name == "as_retriever" and makes_retrievers(held):
                 return self._making(held, name)
             return self._reading(held, name) if name in SEARCHES or name.removeprefix("a") in SEARCHES else NOT_MINE
-        if foreign.is_kind_of(held, BaseMessagePromptTemplate) and _is_known(held):
-            return _field(run, held, name)
         if web_clients.searches(held, name):
             return web_clients.searching(held, name, round_of, partial(apart, self._context))
         if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
@@ -155,7 +152,7 @@ class LangChainAsker:
             or (name in builders.OF_PARSERS and foreign.is_subtype(cls, BaseLLMOutputParser))
         ):
             return self._making(held, name)
-        return _field(run, held, name)
+        return NOT_MINE
 
     def _sending(self, held: Any, name: str) -> Callee:
         is_async, is_batch = name.startswith("a"), name.endswith("batch")
@@ -268,14 +265,6 @@ def _is_chat(template: Any) -> bool:
 
 def _missing(template: Any, kwargs: Mapping[str, Any]) -> bool:
     return bool(set(template.input_variables) - kwargs.keys())
-
-
-def _field(run: Run, held: Any, name: str) -> Any:
-    """Return a field of a component."""
-    own = foreign.own_attributes(held)
-    if own is None or name.startswith("_") or name not in own:
-        return NOT_MINE
-    return run.load(own[name])
 
 
 def _given(args: Arguments, kwargs: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:

@@ -242,8 +242,9 @@ def _is_prompted(steps: Sequence[Any]) -> bool:
 def _prompted(run: Run, template: Any, model: Any, value: Any, way: Way) -> Any:
     """Return the reply of a model to a prompt. For equal texts the request is put together once in a call."""
     _no_kwargs(way)
-    texts = texts_for(run, template, value) if not run.changes.changed else None  # the arguments may have changed
-    key = Same(template), Same(model), way.is_async, len(way.settings.heard), texts
+    texts = texts_for(run, template, value)
+    since = run.as_first_read(template, "since when it is read", object())  # what is not read may change it
+    key = since, Same(model), way.is_async, len(way.settings.heard), texts
     known = way.settings.prompted.get(key) if texts is not None else None
     if known is not None:
         run.heard = way.settings.heard

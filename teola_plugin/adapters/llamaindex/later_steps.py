@@ -313,10 +313,9 @@ class _Reading:
             values = {config.event_name: event}
             if config.context_parameter:
                 values[config.context_parameter] = Opaque(context, is_own=True)
-            changes = run.changes.number
+            if is_beside and name not in steps.apart:
+                run.begin_beside_unread()
             value = read_step(run, steps, name, values)
-            if is_beside and run.changes.number > changes:
-                raise Barrier(run.changes.what)
         except Barrier as e:
             self.reached[name] -= 1
             run.stops.clear()

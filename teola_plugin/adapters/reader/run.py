@@ -317,6 +317,11 @@ class Run(Heap):
     def _is_beside_unread(self) -> bool:
         return self.changes.holds(UNREAD)
 
+    @property
+    def _has_others(self) -> bool:
+        """Whether functions run beside the one under evaluation that may store where it stores."""
+        return self._is_together or self._is_beside_unread
+
     def _require_alone(self, value: Any, kind: type) -> None:
         """Require that no function which is not read may change a container or record. Raises: Renewed, Barrier."""
         notes = self._notes
@@ -506,7 +511,7 @@ class Run(Heap):
         self._note_change(what)
         original = self._original_of(held)
         if original is not None:
-            if self._is_together and not self.changes.is_shared(id(original)):
+            if self._has_others and not self.changes.is_shared(id(original)):
                 self._change(id(original), original, what)
             return
         for example in self._examples.get(id(held), ()):
@@ -564,7 +569,7 @@ class Run(Heap):
     def _change(self, key: Hashable, owner: Any, what: str, *, is_shared: bool = False) -> None:
         """Let the value at a key be unknown to the whole evaluation. Raises: Renewed, Barrier if nothing may change."""
         changed = self.changes.changed
-        is_shared = is_shared or self._is_together
+        is_shared = is_shared or self._has_others
         known = changed.get(key) if changed is not None else None
         if changed is None or len(changed) >= MAX_CHANGED or (known is not None and known.is_shared >= is_shared):
             raise Barrier(what)
@@ -582,7 +587,7 @@ class Run(Heap):
 
     def store(self, key: Hashable, owner: Any, value: Any, what: str) -> None:
         """Store an outside value, at a key for its place; `owner` keeps the place alive. Raises: Renewed, Barrier."""
-        if not self.changes.holds(key) or (self._is_together and not self.changes.is_shared(key)):
+        if not self.changes.holds(key) or (self._has_others and not self.changes.is_shared(key)):
             self._change(key, owner, what)
         self._note_change(what)
         cell = self.changes.cell(key)

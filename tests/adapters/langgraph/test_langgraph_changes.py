@@ -6,7 +6,9 @@ import asyncio
 import operator
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -81,6 +83,12 @@ class App:
         chain = self.template | self.llm
         return {"said": [chain.invoke({"name": name}).content for name in state["names"]]}
 
+    def extend_between(self, state: State) -> State:
+        chain = self.template | self.llm
+        said = [chain.invoke({"name": "a"}).content]
+        self.template.messages.append(HumanMessagePromptTemplate.from_template("and {name}"))
+        return {"said": said + [chain.invoke({"name": name}).content for name in ("b", "a", "c")]}
+
     def stop_at_a_limit(self, state: State) -> State:
         self.seen["x"] = self.seen.get("x", 0) + 1
         if self.seen["x"] % 2 == 0:
@@ -154,10 +162,27 @@ IN_TURN = [
     [App.ask_by_count, App.ask_by_count],
     [App.stop_at_a_limit],
     [App.extend_the_template],
+    [App.extend_between],
     [App.ask_all, App.stop_at_a_limit, App.ask_with_history],
 ]
 
 
+@pytest.fixture(params=[True, False])
+def reads_first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is read before the nodes run, or beside them."""
+    predict = Following._predict
+
+    def prompt(following: Following, *args: Any) -> None:
+        predict(following, *args)
+        ends_s = time.monotonic() + 2
+        while following.prediction is not None and following.prediction.is_reading and time.monotonic() < ends_s:
+            time.sleep(0.001)
+
+    if request.param:
+        monkeypatch.setattr(Following, "_predict", prompt)
+
+
+@pytest.mark.usefixtures("reads_first")
 @pytest.mark.parametrize("nodes", IN_TURN, ids=lambda nodes: "-".join(each.__name__ for each in nodes))
 def test_nodes_in_turn_ask_as_before(service: Service, nodes: list[Any]) -> None:
     compared(lambda app: in_turn(*[node.__get__(app) for node in nodes]), service)
@@ -214,6 +239,31 @@ def test_nodes_beside_each_other_that_share_an_object(service: Service, turned: 
             assert made.total() == original.total()
 
 
+@pytest.mark.usefixtures("reads_first")
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_nodes_beside_each_other_store_is_not_known(service: Service, turned: bool) -> None:
+    """The one that stores is the slower one."""
+
+    def make() -> Any:
+        own = App(model(service))
+
+        def stores(state: State) -> State:
+            time.sleep(0.1)
+            own.topic = "news"
+            return {"said": []}
+
+        nodes = [stores, asks_by_topic(own)]
+        return beside(*(nodes[::-1] if turned else nodes))
+
+    optimize(make()).invoke(GIVEN)  # the service is known to answer
+    with counted(service) as original:
+        make().invoke(GIVEN)
+    fast = optimize(make())
+    with counted(service) as made:
+        fast.invoke(GIVEN)
+    assert made == original
+
+
 def count(x: Any) -> Any:
     global TOTAL
     TOTAL += 1
@@ -265,6 +315,31 @@ def test_functions_of_chains_that_count(service: Service, make: Callable[[Any], 
     assert made == original
 
 
+def test_the_result_of_a_function_that_changes_something_waits_for_its_run(service: Service) -> None:
+    """Another thread stores all the time where the function stores."""
+
+    def called(change: Callable[[Any], Any]) -> Counter[str]:
+        own = App(model(service))
+
+        def keeps(name: str) -> dict[str, str]:
+            own.llm.invoke("one")
+            own.llm.invoke("two")
+            own.topic = name
+            time.sleep(0.1)
+            return {"name": own.topic}
+
+        chain = change(RunnableLambda(keeps) | own.template | own.llm)
+        with counted(service) as made, ThreadPoolExecutor(1) as pool:
+            call = pool.submit(chain.invoke, "a")
+            while not call.done():
+                own.topic = "b"
+                time.sleep(0.001)
+        return made
+
+    called(optimize)  # the service is known to answer
+    assert called(optimize) == called(lambda chain: chain) == {"chat one": 1, "chat two": 1, "chat b": 1}
+
+
 RESULTS: list[str] = []
 STORE: dict[str, list[str]] = {"results": RESULTS}
 
@@ -293,21 +368,12 @@ def is_quiet(state: Kept) -> Kept:
     return {}
 
 
+@pytest.mark.usefixtures("reads_first")
 @pytest.mark.parametrize("first", [gives_list, gives_a_part, notes_and_gives, tosses_a_coin])
 @pytest.mark.parametrize("between", [[], [is_quiet]])
 @pytest.mark.parametrize("notes", [True, False])
-def test_a_list_that_is_outside_and_in_the_state(
-    service: Service, monkeypatch: pytest.MonkeyPatch, first: Any, between: list[Any], notes: bool
-) -> None:
-    """Everything is read before the nodes run."""
+def test_a_list_that_is_outside_and_in_the_state(service: Service, first: Any, between: list[Any], notes: bool) -> None:
     llm = model(service)
-    predict = Following._predict
-
-    def prompt(following: Following, *args: Any) -> None:
-        predict(following, *args)
-        ends_s = time.monotonic() + 2
-        while following.prediction is not None and following.prediction.is_reading and time.monotonic() < ends_s:
-            time.sleep(0.001)
 
     def asks(state: Kept) -> Kept:
         if notes:
@@ -321,7 +387,6 @@ def test_a_list_that_is_outside_and_in_the_state(
             builder.add_node(f"n{number}", node).add_edge(f"n{number - 1}" if number else START, f"n{number}")
         return builder.add_edge(f"n{len(between) + 1}", END).compile()
 
-    monkeypatch.setattr(Following, "_predict", prompt)
     optimize(make()).invoke({})  # the service is known to answer
     app = make()
     with counted(service) as original:

@@ -257,6 +257,47 @@ class Keeping(Fan):
         return Said(a=self.ask(f"{ev.q} after {len(self.done)}"))
 
 
+class Storing(Fan):
+    """A step stores to the workflow where the others have stored before it goes on."""
+
+    topic = ""
+
+    @step
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        self.topic = ev.q
+        await asyncio.sleep(0.02)
+        return Said(a=self.ask(f"about {self.topic}"))
+
+
+class StoringBehind(Blocks):
+    """One event begins two steps, which store in the same place."""
+
+    topic = ""
+
+    @step
+    async def start(self, ev: StartEvent) -> Part:
+        return Part(q=ev.q)
+
+    @step
+    async def answer(self, ev: Part) -> Said:
+        self.topic = "one"
+        await asyncio.sleep(0.02)
+        return Said(a=self.ask(f"about {self.topic}"))
+
+    @step
+    async def other(self, ev: Part) -> Other:
+        self.topic = "two"
+        return Other(q=ev.q)
+
+    @step
+    async def drop(self, ev: Other) -> Said | None:
+        return None
+
+    @step
+    async def end(self, ev: Said) -> StopEvent:
+        return StopEvent(result=ev.a)
+
+
 class JoinKeeps(Fan):
     """What follows a reply changes an object of the workflow."""
 
@@ -386,8 +427,8 @@ class Listing(Blocks):
 
 UNCERTAIN = [
     EndsBetween, Listing, Raising, BothParse, JoinParses,
-    FirstWins, AnswerEnds, Writing, JoinWrites, Keeping, JoinKeeps, Refusing, SendsThenStores, SendsPerhaps, Choosing,
-    Guarding, Handing,
+    FirstWins, AnswerEnds, Writing, JoinWrites, Keeping, Storing, StoringBehind, JoinKeeps, Refusing, SendsThenStores,
+    SendsPerhaps, Choosing, Guarding, Handing,
 ]  # fmt: skip
 
 

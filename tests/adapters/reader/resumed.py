@@ -71,7 +71,7 @@ class SideBySide:
 
     def run(self, given: Mapping[str, Any]) -> Any:
         """What CPython makes of the program, or the error that it raises."""
-        world = World(self._asked)
+        world = World(self._asked.__call__)  # notes do not follow it: what is here is no code of the program's
         listener = Listener(roots=[self._program])
         self.when_asked(listener.hear)
         copies = Given()

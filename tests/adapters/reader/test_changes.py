@@ -216,6 +216,19 @@ LEFT = {
         COUNTS["a"] += 1
         return m.ask("a")
     """,
+    "a key that is deleted, or was not there": """
+        try:
+            del COUNTS["a"]
+        except Exception:
+            pass
+        COUNTS["a"] += 1
+        return m.ask("a")
+    """,
+    "a key that is not there, of texts": """
+        COUNTS["q"] = "text"
+        COUNTS["z"]
+        return m.ask("a")
+    """,
     "a key that is not there": """
         COUNTS["z"] += 1
         return m.ask("a")
@@ -238,6 +251,11 @@ LEFT = {
         mine.append("x")
         return m.ask(f"{LOG}{mine}"), m.ask(f"{mine is LOG}"), m.ask(f"{BOX.seen is BOX.seen}")
     """,
+    "a list that is compared, and replaced": """
+        is_same = BOX.seen is BOX.seen
+        BOX.seen = ["y"]
+        return m.ask(f"{is_same}")
+    """,
     "a list that is replaced": """
         held = BOX.seen
         BOX.seen = [*BOX.seen, "y"]
@@ -254,6 +272,13 @@ LEFT = {
         if m.ask("which") == "yes":
             BOX.last = "yes"
         return m.ask(BOX.last), m.ask("then")
+    """,
+    "stored on the second of two ways": """
+        if m.ask("which") != "yes":
+            pass
+        else:
+            BOX.last = "no"
+        return m.ask(f"{BOX.last}"), m.ask("then")
     """,
     "rounds that are not known": """
         BOX.number = 0
