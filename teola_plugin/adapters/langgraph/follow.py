@@ -43,6 +43,7 @@ from teola_plugin.adapters.langgraph.reading import GraphReader, is_known, route
 from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
+from teola_plugin.adapters.reader.notes import Notes
 from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State
 from teola_plugin.adapters.reader.reach import reach_of
 from teola_plugin.adapters.reader.run import Given, Run
@@ -141,6 +142,9 @@ class Following:
     branch: Hashable = None
     """The last branch reached by the loop."""
 
+    notes: Notes | None = None
+    """The notes of the latest prediction."""
+
     is_beside = False
 
     def tell(self, component: object, value: Any, asides: Asides) -> None:
@@ -208,7 +212,7 @@ class Following:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
-        given.note(self.followed.functions)
+        self.notes = given.note(self.followed.functions, self.notes)
         line = CallLine(asides, has_replies_streamed(loop))
         listener = Listener(_where(_namespace(loop.config)), roots=self.followed.functions)
         asides.when_asked(listener.hear)

@@ -45,8 +45,9 @@ MOST_OF_OTHERS = 1_000
 MAX_CODES = 10_000
 """Functions whose stores are cached."""
 
-_SEQUENCES = (list, tuple, set, frozenset, deque)
-_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+_SEQUENCES = frozenset(map(id, (list, tuple, set, frozenset, deque)))
+_MAPPINGS = frozenset(map(id, (dict, OrderedDict, defaultdict, Counter)))
+"""Kinds by their ids: a metaclass of the user's is not asked whether they are equal."""
 _LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
 _LATER = frozenset({"call_later", "call_at", "Timer", "alarm", "setitimer"})
 _STARTING = _LATER | {
@@ -173,6 +174,11 @@ class Notes:
         return (self._is_loud or name in self._stored) and not _is_of_package(owner)
 
     @property
+    def are_lasting(self) -> bool:
+        """Whether no function stores or starts anything, so that the notes hold as long as the functions run."""
+        return not (self._is_loud or self._stored or self.alters or self.has_threads)
+
+    @property
     def has_timers(self) -> bool:
         """Whether functions mention what ends others at some time."""
         return not _LATER.isdisjoint(self._names)
@@ -253,7 +259,7 @@ class Notes:
                 self._left -= len(parts)
                 self._contents[id(value)] = tuple([_token(part) for part in parts])
                 self._todo.append(kind)
-                if not foreign.is_one_of(kind, _SEQUENCES) and foreign.private_of(value):  # read like an object
+                if id(kind) not in _SEQUENCES and foreign.private_of(value):  # read like an object
                     self._object(value)
                 self._todo += [each for each in parts if not is_atom(each)]
 
@@ -349,9 +355,9 @@ def place_in(owner: Any, name: str) -> Hashable | None:
 def _parts_of(value: Any) -> tuple[Any, ...] | None:
     """Return the parts of a container or record; None for other objects."""
     kind = type(value)
-    if foreign.is_one_of(kind, _SEQUENCES):
+    if id(kind) in _SEQUENCES:
         return tuple(value)
-    if foreign.is_one_of(kind, _MAPPINGS):
+    if id(kind) in _MAPPINGS:
         return (*value, *value.values())
     fields = records.fields_of(value)
     return None if fields is None else (*fields, *fields.values())
@@ -361,8 +367,7 @@ def _token(value: Any) -> Any:
     """Return what tells a value from others without keeping the user's objects alive."""
     if value is MISSING or is_atom(value):
         return value
-    kind = type(value)
-    if foreign.is_one_of(kind, _SEQUENCES) or foreign.is_one_of(kind, _MAPPINGS):
+    if id(type(value)) in _SEQUENCES or id(type(value)) in _MAPPINGS:
         return _At(id(value))
     try:
         return weakref.ref(value)

@@ -108,9 +108,18 @@ class Given:
         except Barrier as e:
             raise TooLarge(e.what) from e
 
-    def note(self, roots: Iterable[Any]) -> None:
-        """Note what functions and objects can reach before the functions run, and what the inputs can."""
-        self.notes = Notes([*roots, *roots_of(self.copies.values())])
+    def note(self, roots: Iterable[Any], before: Notes | None = None) -> Notes:
+        """Note what functions and objects can reach before the functions run, and what the inputs can.
+
+        `before`: notes from an earlier position of the same functions' run.
+        """
+        given = roots_of(self.copies.values())
+        if before is not None and before.are_lasting:
+            before.add(given)
+        if before is None or not before.are_lasting:
+            before = Notes([*roots, *given])
+        self.notes = before
+        return before
 
     def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
         """Copy a value that an evaluation has made; the copy replaces the value from here on.

@@ -311,3 +311,26 @@ def test_a_changed_environment_is_not_read(text: str, tmp_path: Path, monkeypatc
     monkeypatch.setenv("TEOLA_TEST", "b")
     with pytest.raises(Barrier, match="environment"):
         calls.call(Run(Nobody(), given=given), Opaque(read), (), {})
+
+
+def appends() -> None:
+    BOX.items.append("c")
+
+
+class Storing:
+    def rename(self) -> None:
+        self.name = "another"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "is_kept"),
+    [(uses_box, None, True), (stores, None, False), (appends, None, False), (uses_box, Storing(), False)],
+)
+def test_notes_hold_for_the_whole_run_where_nothing_is_stored(function: Any, given: Any, is_kept: bool) -> None:
+    first = Given().note([function])
+    later = Given()
+    later.copy([given])
+    assert (later.note([function], first) is first) is is_kept
+    if given is not None:
+        assert later.notes is not None
+        assert later.notes.is_noted((id(Storing), "rename"))
