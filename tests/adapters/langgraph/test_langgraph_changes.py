@@ -397,6 +397,31 @@ def test_a_list_that_is_outside_and_in_the_state(service: Service, first: Any, b
     assert made == original
 
 
+@pytest.mark.usefixtures("reads_first")
+@pytest.mark.parametrize("reads_first", [True], indirect=True)
+def test_a_list_that_is_in_the_state_and_that_another_thread_changes(service: Service) -> None:
+    llm = model(service)
+
+    def asks(state: Kept) -> Kept:
+        RESULTS.append("more")
+        time.sleep(0.1)
+        return {"said": [str(llm.invoke(f"about {state['results']}").content)]}
+
+    def called(change: Callable[[Any], Any]) -> Counter[str]:
+        RESULTS[:] = ["old"]
+        builder = StateGraph(Kept).add_node("a", gives_list).add_node("b", asks)
+        app = change(builder.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile())
+        with counted(service) as made, ThreadPoolExecutor(1) as pool:
+            call = pool.submit(app.invoke, {})
+            while "more" not in RESULTS and not call.done():
+                time.sleep(0.001)
+            RESULTS.append("other")
+        return made
+
+    called(optimize)  # the service is known to answer
+    assert called(optimize) == called(lambda app: app) == {"chat about ['old', 'more', 'other']": 1}
+
+
 def test_calls_beside_each_other_that_share_an_object(service: Service) -> None:
     own = App(model(service))
 
