@@ -55,6 +55,9 @@ _STARTING = _LATER | {
     "ensure_future", "run_coroutine_threadsafe", "add_done_callback",
 }  # fmt: skip
 _WRAPPERS = (type(functools.lru_cache(lambda: None)), functools.cached_property)
+_PROXIES = ("FunctionWrapper", "BoundFunctionWrapper")
+"""Classes of wrapt, in which LlamaIndex wraps methods of components, the user's too."""
+
 _FOLLOWED = (
     "langchain_core.runnables", "langchain_core.tools", "langgraph.", "llama_index.core.query_engine",
     "llama_index.core.retrievers", "llama_index.core.tools", "llama_index.core.chat_engine",
@@ -113,6 +116,7 @@ class Notes:
         self._is_loud = False
         self._left = MOST_PARTS
         self._todo: list[Any] = []
+        self._proxies = {id(getattr(sys.modules.get("wrapt"), name, None)) for name in _PROXIES}
         self._seen: dict[int, Any] = {}
         self._modules: dict[int, dict[str, Any]] = {}
         self._packages: dict[int, dict[str, Any]] = {}
@@ -253,7 +257,9 @@ class Notes:
             self._class(value)
         else:
             parts = _parts_of(value)
-            if parts is None:
+            if id(kind) in self._proxies:
+                self._todo.append(value.__wrapped__)
+            elif parts is None:
                 self._object(value)
             elif len(parts) <= self._left:
                 self._left -= len(parts)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wrapt
 from pydantic import BaseModel, PrivateAttr
 from tenacity import retry
 
@@ -315,6 +316,14 @@ def test_a_changed_environment_is_not_read(text: str, tmp_path: Path, monkeypatc
 
 def appends() -> None:
     BOX.items.append("c")
+
+
+def test_functions_in_wrappers_are_looked_at() -> None:
+    class Wrapped:
+        store = wrapt.FunctionWrapper(stores, lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs))
+
+    for root in (Wrapped(), Wrapped().store):
+        assert Notes([root]).may_store(BOX, "topic")
 
 
 class Storing:
