@@ -232,6 +232,7 @@ class Prediction:
             self._changed.append({})
         run = Run(self._asker, answers=self._answers, given=self._given, branches=branches, changed=self._changed)
         run.counts.update(self._state.counts)
+        run.give_way()
         while self._unbound:
             passed = self._unbound.pop()
             with contextlib.suppress(Barrier):  # too much to copy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -235,7 +236,7 @@ class Run(Heap):
         self.awaited: Unknown | None = None
         self._answers = answers if answers is not None else {}
         self._left = operations
-        self._until_s = 0.0  # the next pause
+        self._until_s = math.inf  # the next pause
         given = given or Given()
         self._copies, self._outer, self._names, self._notes = given.copies, given.outer, given.names, given.notes
         self._given = {id(copy): copy for _, copy in self._copies.values()}
@@ -255,13 +256,17 @@ class Run(Heap):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def tick(self, n: int = 1) -> None:
-        """Spend operations, with a pause now and then. Raises: Barrier when none are left."""
+        """Spend operations, and pause if it is time to. Raises: Barrier when none are left."""
         self._left -= n
         if time.perf_counter() > self._until_s:
             time.sleep(PAUSE_S)
-            self._until_s = time.perf_counter() + COMPUTES_S
+            self.give_way()
         if self._left < 0:
             raise Barrier("it computes for too long")
+
+    def give_way(self) -> None:
+        """Pause from now on every `COMPUTES_S`, as other threads need the interpreter."""
+        self._until_s = time.perf_counter() + COMPUTES_S
 
     def enter(self) -> None:
         """Begin a nested call. Raises: Barrier."""
