@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -255,3 +257,16 @@ def calls_each(x: list[str]) -> Any:
 )
 def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:
     assert reach_of(function, lambda value: False) == reach
+
+
+def stores_first(called: Any, *args: Any) -> Any:
+    called.latest = args
+    return None
+
+
+def test_what_stands_in_place_of_a_method_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = types.FunctionType(stores_first.__code__, {"__name__": "teola_plugin.adapters.interception"})
+    monkeypatch.setattr(type(MODEL), "invoke", functools.wraps(type(MODEL).invoke)(ours))
+    assert not reach_of(asks_each, lambda value: False).alters
+    monkeypatch.setattr(type(MODEL), "invoke", stores_first)
+    assert reach_of(asks_each, lambda value: False).alters
