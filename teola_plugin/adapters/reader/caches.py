@@ -17,8 +17,9 @@ from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of, type_name
 
 _INFO: Any = vars(functools).get("_CacheInfo")
-_KINDS = (str, int, bool, float, bytes, type(None))
-_NUMBERS = frozenset(map(id, _KINDS))
+_KINDS = frozenset(map(id, (str, int, bool, float, bytes, type(None))))
+"""Kinds of plain values, by their ids: `in` would ask metaclasses of the user's for `__eq__`."""
+
 _WRAPPERS: tuple[Any, ...] = (functools.lru_cache(lambda: None), functools.lru_cache()(lambda: None))
 WRAPPER: type = type(_WRAPPERS[0])
 
@@ -26,7 +27,7 @@ WRAPPER: type = type(_WRAPPERS[0])
 def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call of a cached function. Raises: Barrier, and errors of the function."""
     run.require_known(*args, *kwargs.values())
-    if not all(type(each) in _KINDS for each in (*args, *kwargs.values())):
+    if not all(id(type(each)) in _KINDS for each in (*args, *kwargs.values())):
         raise Barrier("it calls a cached function with more than plain values")
     function, mark, results = _inside(held)
     wanted: Any = args
@@ -73,8 +74,8 @@ def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
 def _is_plain(key: Any, mark: Any) -> bool:
     """Whether comparing a key runs no user code."""
     if type(key) is tuple:
-        return all(each is mark or type(each) in _KINDS or id(each) in _NUMBERS for each in key)
-    return type(key) in _KINDS
+        return all(each is mark or id(type(each)) in _KINDS or id(each) in _KINDS for each in key)
+    return id(type(key)) in _KINDS
 
 
 _PARAMETERS = [vars(each)["cache_parameters"].__code__ for each in _WRAPPERS]

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.caches import WRAPPER
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
 from teola_plugin.adapters.reader.reach import CHANGING, alters
@@ -54,7 +55,6 @@ _STARTING = _LATER | {
     "Thread", "Process", "submit", "apply_async", "run_in_executor", "call_soon", "call_soon_threadsafe", "create_task",
     "ensure_future", "run_coroutine_threadsafe", "add_done_callback",
 }  # fmt: skip
-_WRAPPERS = (type(functools.lru_cache(lambda: None)), functools.cached_property)
 _PROXIES = ("FunctionWrapper", "BoundFunctionWrapper")
 """Classes of wrapt, in which LlamaIndex wraps methods of components, the user's too."""
 
@@ -245,8 +245,10 @@ class Notes:
             self._todo += (value.__self__, value.__func__)
         elif kind is functools.partial:
             self._todo += (value.func, *value.args, *value.keywords.values())
-        elif kind in _WRAPPERS:
-            self._todo += [value.func if kind is functools.cached_property else vars(value).get("__wrapped__")]
+        elif kind is functools.cached_property:
+            self._todo.append(value.func)
+        elif kind is WRAPPER:
+            self._todo.append(vars(value).get("__wrapped__"))
         elif kind is property:
             self._todo += (value.fget, value.fset, value.fdel)
         elif kind is staticmethod or kind is classmethod:

@@ -343,3 +343,29 @@ def test_notes_hold_for_the_whole_run_where_nothing_is_stored(function: Any, giv
     if given is not None:
         assert later.notes is not None
         assert later.notes.is_noted((id(Storing), "rename"))
+
+
+def test_no_metaclass_is_asked() -> None:
+    asked = []
+
+    class Meta(type):
+        def __eq__(cls, other: object) -> bool:
+            asked.append(other)
+            return cls is other
+
+        __hash__ = type.__hash__
+
+    class Odd(metaclass=Meta):
+        pass
+
+    @functools.lru_cache
+    def length(value: Any) -> int:
+        return len(str(value))
+
+    length(Odd())
+    length(Odd)
+    asked.clear()
+    Notes([Odd(), length])
+    with pytest.raises(Barrier, match="more than plain values"):
+        calls.call(Run(Nobody()), Opaque(length), ("abc",), {})
+    assert not asked
