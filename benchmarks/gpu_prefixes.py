@@ -84,7 +84,7 @@ def _line(name: str, some: Sequence[Tokens], others: Sequence[Tokens], gaps: Seq
 
 
 def _prompts(engine: VllmEngine, count: int, longest: int, block: int) -> list[Prompt]:
-    """Of different lengths and words, from an eighth of the longest on."""
+    """Return prompts of different lengths and words, from an eighth of the longest on."""
     drawn, found = random.Random(0), []
     for number in range(count):
         tokens = longest // 8 + (longest - longest // 8) * number // count
@@ -97,13 +97,13 @@ def _prompts(engine: VllmEngine, count: int, longest: int, block: int) -> list[P
 
 
 def _beginning(engine: VllmEngine, text: str, block: int, over: int) -> str:
-    """Half of the text and some: what is prefilled early of it is whole blocks and `over` tokens."""
+    """Return half of the text and some: what is prefilled early of it is whole blocks and `over` tokens."""
     starts = (text[:end] for end in range(len(text) // 2, len(text)))
     return next(s for s in starts if (len(engine.tokens(s)) - HELD_BACK_TOKENS) % block == over)
 
 
 async def _measured(engine: VllmEngine, count: int, longest: int) -> tuple[Mapping[str, Any], list[list[float]]]:
-    """The tokens of each way's texts, and what was between the two best tokens at each token of `whole`."""
+    """Return the tokens of each way's texts, and what was between the two best tokens at each token of `whole`."""
     core = await engine._running()
     prompts = _prompts(engine, count, longest, core.room.block_tokens)
     texts = {way: [await _alone(engine, way, n, p) for n, p in enumerate(prompts)] for way in WAYS}
@@ -143,7 +143,7 @@ async def _run(engine: VllmEngine, op: str, settings: Mapping[str, Any], items: 
 
 
 async def _gaps(vllm: Any, prompt: list[int], answer: Tokens) -> list[float]:
-    """Of log probability between the two best tokens, at each token of the answer."""
+    """Return the log probability between the two best tokens, at each token of the answer."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=1, prompt_logprobs=2)

@@ -50,7 +50,8 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
     configs: dict[str, Any] = {name: getattr(each, "_step_config", None) for name, each in own.items()}
     using = {name for name, each in own.items() if _uses_context(each, configs[name])}
     storing = {name for name, each in own.items() if _stores(each)}
-    return OwnSteps(pipeline, own, readings, _never_beside(own, using), _never_beside(own, storing), is_whole)
+    undisturbed, apart = (_never_beside(own, configs, some) for some in (using, storing))
+    return OwnSteps(pipeline, own, readings, undisturbed, apart, is_whole)
 
 
 def _stores(function: types.FunctionType) -> bool:
@@ -63,13 +64,14 @@ def _is_given_resources(function: types.FunctionType) -> bool:
     return bool(getattr(getattr(function, "_step_config", None), "resources", None))
 
 
-def _never_beside(functions: Mapping[str, types.FunctionType], some: Set[str]) -> frozenset[str]:
+def _never_beside(
+    functions: Mapping[str, types.FunctionType], configs: Mapping[str, Any], some: Set[str]
+) -> frozenset[str]:
     """Return the steps that never run beside some other steps.
 
     Steps run side by side where an event leads to several steps, and so do their successors. Nothing is known where a
     step sends or collects events.
     """
-    configs: Mapping[str, Any] = {name: getattr(each, "_step_config", None) for name, each in functions.items()}
     if not some:
         return frozenset(functions)
     if any(map(may_send, functions.values())) or not all(map(is_simple, configs.values())):
