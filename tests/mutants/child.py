@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from tests.mutants.probes import Probes
 ROOT = Path(__file__).parents[2]
 
 PRELOADED = (
-    "pytest", "hypothesis", "hypothesis.extra.numpy", "numpy", "pydantic", "httpx", "openai", "typer", "rich", "jinja2",
+    "pytest", "hypothesis", "hypothesis.extra.numpy", "numpy", "pydantic", "httpx", "openai", "openai.resources",
+    "typer", "rich", "jinja2",
     "langchain_core.runnables", "langchain_core.language_models", "langchain_core.prompts", "langchain_core.tools",
     "langchain_core.vectorstores", "langchain_classic.chains", "langchain_classic.retrievers", "langgraph.graph",
     "langgraph.prebuilt", "llama_index.core", "llama_index.core.query_engine", "llama_index.core.workflow", "chromadb",
@@ -50,6 +52,7 @@ def run(folder: str, options: Sequence[str], mark: tuple[str, str], is_probed: b
     sys.path[:] = [folder, *(path for path in sys.path if path and Path(path) != ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
+    gc.freeze()  # pytest collects ten times a run, each time all that is imported
     status = 3
     with contextlib.suppress(SystemExit):
         import pytest

@@ -32,14 +32,24 @@ def reaching(faults: Sequence[Fault], tests: Sequence[str], tree: Tree, *, is_re
             text = (tree.path / file).read_text()
             numbers = {number: fault for number, fault in enumerate(faults) if fault.file == file}
             stack.enter_context(tree.changed(file, _with_probes(text, numbers)))
-        found = tree.path / FOUND
-        found.unlink(missing_ok=True)
-        tree.run(tests, LIMIT_S, is_real=is_real, is_probed=True)
-        rows: list[tuple[str, float, list[int]]] = json.loads(found.read_text()) if found.exists() else []
+        rows = _passed(tests, tree, is_real=is_real)
     return {
         fault.name: list(_first(sorted((took_s, test) for test, took_s, reached in rows if number in reached)))
         for number, fault in enumerate(faults)
     }
+
+
+def passing(tests: Sequence[str], tree: Tree) -> list[str]:
+    """Which of these tests pass there, from one run of them all."""
+    return [test for test, _, _ in _passed(tests, tree, is_real=True)]
+
+
+def _passed(tests: Sequence[str], tree: Tree, *, is_real: bool) -> list[tuple[str, float, list[int]]]:
+    """The tests that pass, with their seconds and the numbers of the probes that they ran."""
+    found = tree.path / FOUND
+    found.unlink(missing_ok=True)
+    tree.run(tests, LIMIT_S, is_real=is_real, is_probed=True)
+    return json.loads(found.read_text()) if found.exists() else []
 
 
 def _first(tests: Iterable[tuple[float, str]]) -> Iterator[str]:
