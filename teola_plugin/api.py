@@ -168,7 +168,7 @@ class OptimizedPipeline:
         if self.traced.follow and (routes or not is_alone):
             if len(inputs) == 1:
                 follower = self.traced.follow(inputs[0])
-                session.follow(partial(self._follow, follower), beside=follower.is_beside)
+                session.follow(partial(self._follow, follower), follower.end, beside=follower.is_beside)
             return OpenCall(session, partial(self._learned, routes) if routes else self._judged)
         if is_alone:
             return OpenCall(session, self._ended)
@@ -202,6 +202,7 @@ class OptimizedPipeline:
     def wake(self) -> None:
         """Let the next call run ahead, whatever the last calls gained."""
         self._worth = Worth()
+        self.traced.wake()
 
     def again(self, pipeline: Any) -> Any:
         """Optimize another pipeline with the same options; see `adapters.Calls.again`."""

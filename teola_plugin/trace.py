@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import OUTSIDE, READER, Graph, Primitive
@@ -97,7 +97,8 @@ class Traced:
     call to call. `repeats`: a single function makes several requests, so that running ahead can pay in the function
     alone. `loops` names components which make one request after the other; all are sent as the component begins.
     `on_call` is told each input of a call before the framework's run begins. `check` is asked once per call, with an
-    input, and raises LookupError if the pipeline was changed after it was traced.
+    input, and raises LookupError if the pipeline was changed after it was traced. `wake` lets parts that gained nothing
+    before run ahead in the next call.
     """
 
     graph: Graph
@@ -115,6 +116,7 @@ class Traced:
     loops: tuple[str, ...] = ()
     on_call: tuple[Callable[[Any, Asides], None], ...] = ()
     check: Callable[[Any], None] = lambda value: None
+    wake: Callable[[], None] = lambda: None
 
     @property
     def may_gain(self) -> bool:
@@ -149,6 +151,23 @@ class Follower(Protocol):
         Returns the graph which may run ahead from here, with its inputs, if new.
         """
         ...
+
+    def end(self, progress: Progress) -> None:
+        """Take note that the call has ended, so far."""
+        ...
+
+
+class Progress(NamedTuple):
+    """How far a call is, and what running ahead has brought it so far.
+
+    `asked`: items requested by the framework's run. `ahead`: items requested early that the framework's run has not
+    taken. `gained_s`, `prefills`: as in the report of a call.
+    """
+
+    asked: int
+    ahead: int
+    gained_s: float
+    prefills: int
 
 
 class Mark(Protocol):
@@ -217,6 +236,17 @@ class Asides(Protocol):
 
     def when_asked(self, hear: Hear) -> None:
         """Tell `hear` of each request of the framework's run, in the requesting thread."""
+        ...
+
+    def progress(self) -> Progress:
+        """Return how far the call is."""
+        ...
+
+    def rest(self) -> None:
+        """Let the framework's run ask by itself until something runs ahead again.
+
+        Nothing changes if an early reply waits for the framework's run, or if some work of `aside` may still ask.
+        """
         ...
 
     def drop(self, reply: Reply) -> None:

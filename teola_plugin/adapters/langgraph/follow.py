@@ -39,6 +39,7 @@ from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replie
 from teola_plugin.adapters.langgraph.depths import Depths
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
+from teola_plugin.adapters.langgraph.places import Place, Places, Step
 from teola_plugin.adapters.langgraph.reading import GraphReader, is_known, route_of, where_of
 from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.calls import compiled
@@ -53,7 +54,7 @@ from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import current
-from teola_plugin.trace import Asides, Break, Reading, Traced
+from teola_plugin.trace import Asides, Break, Progress, Reading, Traced
 from teola_plugin.turns import Turn
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def trace(graph: Any) -> Traced:
         followed = Followed(graph, agents, readings_of(graph), functions=functions_in(graph))
         return Traced(
             PGraph((), (), ()), breaks=tuple(breaks), follow=followed.follow, early=tuple(early),
-            readings=tuple(followed.readings.values()),
+            readings=tuple(followed.readings.values()), wake=followed.places.forget,
         )  # fmt: skip
     except Exception as e:  # a graph of an unforeseen kind runs as the original
         log.exception("%s could not be read", graph.get_name())
@@ -106,6 +107,7 @@ class Followed:
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
     functions: Sequence[Any] = ()
+    places: Places = field(default_factory=Places)
 
     def follow(self, entered: Entered) -> Following:
         """Return the follower of one call."""
@@ -145,6 +147,9 @@ class Following:
     notes: Notes | None = None
     """The notes of the latest prediction."""
 
+    steps: list[Step] = field(default_factory=list)
+    """The supersteps of the loop since the prediction began; the latest one alone if there is no prediction."""
+
     is_beside = False
 
     def tell(self, component: object, value: Any, asides: Asides) -> None:
@@ -168,14 +173,52 @@ class Following:
                 return
         if START in names and (asides.routes is None or not self.followed.graph.builder.branches.get(START)):
             return  # LangGraph still takes the input in, and no reply decides the next nodes
+        if asides.routes is None:
+            self._came_to(names, asides.progress())
         if self.expected.get(value.step) == names:
             self._count(value.step)
+            return
+        if asides.routes is None and self._is_left_out(names):
+            asides.rest()
             return
         if any(task.writes for task in value.tasks.values()):
             return  # a resumed thread: some tasks have run already
         if value.config.get("max_concurrency") is not None or self.followed.graph.step_timeout is not None:
             return  # a limit on concurrency or time
         self._predict(value, tasks, asides)
+
+    def end(self, progress: Progress) -> None:
+        """See `trace.Follower.end`."""
+        self._judge(self.steps, progress)
+        self._compare(progress)
+
+    def _judge(self, steps: Sequence[Step], end: Progress) -> None:
+        """Judge the prediction over these supersteps, if it has been read as far as the framework's run has come."""
+        prediction = self.prediction
+        if prediction is not None and steps and prediction.readings and not prediction.is_evaluating:
+            self.followed.places.judge(steps, end, had_room=prediction.had_room)
+
+    def _came_to(self, place: Place, progress: Progress) -> None:
+        """Note a superstep, and look at the one before if it was left out."""
+        self._compare(progress, place)
+        self.steps.append((place, progress))
+
+    def _compare(self, progress: Progress, after: Place | None = None) -> None:
+        if self.prediction is None and self.steps:
+            self.followed.places.compare(self.steps.pop(), progress, after)
+
+    def _is_left_out(self, place: Place) -> bool:
+        """Judge the prediction that ends here. Returns whether none is made in its place."""
+        *before, here = self.steps
+        self._judge(before, here[1])
+        self.steps = [here]
+        if not self.followed.places.is_left_out(place):
+            return False
+        if self.prediction is not None:
+            self.prediction.stop()
+            self.prediction = None
+            self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
+        return True
 
     def _learn(self, routes: CallRoutes, tasks: tuple[Task, ...], number: int) -> None:
         """Record the route taken by the framework's run."""

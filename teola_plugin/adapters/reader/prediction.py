@@ -86,7 +86,10 @@ class State:
 
 
 class Prediction:
-    """The prediction of one program from one state. `barriers`: the unread statements; `readings`: how many."""
+    """The prediction of one program from one state. `barriers`: the unread statements; `readings`: how many.
+
+    `had_room`: one evaluation found several requests. `is_evaluating`: an evaluation goes on now.
+    """
 
     def __init__(
         self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
@@ -99,6 +102,7 @@ class Prediction:
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
+        self.had_room = self.is_evaluating = False
         self._speculates = speculates
         self._asker = asker
         self._line = line
@@ -161,12 +165,14 @@ class Prediction:
                     return
                 self._has_news = False
             started_s = time.thread_time()
+            self.is_evaluating = True
             try:
                 self._evaluate()
             except Exception:  # a fault of ours is never the user's: nothing more runs ahead
                 log.exception("a program could not be read")
                 self.is_over = self._listener.is_over = True
             finally:
+                self.is_evaluating = False
                 self._line.spent(time.thread_time() - started_s)
             if self._is_stopped and self._routes is not None:
                 self._routes.forget(self)
@@ -305,6 +311,7 @@ class Prediction:
 
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         self._found.update((ask.key, ask.request) for ask in run.asks.values())
+        self.had_room |= len(run.asks) > 1
         for ask in run.asks.values():
             if not may_be_asked(ask, speculates=self._speculates):
                 continue

@@ -43,7 +43,7 @@ from teola_plugin.runtime.session.report import Listener, Report
 from teola_plugin.runtime.session.slots import SHARED, Next, Slots
 from teola_plugin.seams import Held, Hold, Reply
 from teola_plugin.tenancy import ANYBODY, Terms
-from teola_plugin.trace import Asides, Hear, Items, Mark
+from teola_plugin.trace import Asides, Hear, Items, Mark, Progress
 from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ class Session:
         self.routes = routes
         self._host = host
         self._follow: Follow | None = None
+        self._followed: Callable[[Progress], None] = lambda progress: None
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
         # The framework waits for these requests: before any early request.
@@ -113,6 +114,8 @@ class Session:
         self._outside = Outside(self._leave, host.soon)
         self._fronts: list[_Front] = []
         self._is_alone = False
+        self._is_resting = self._has_aside = False
+        self._asked_alone = 0
         self._is_off = False
         self._is_ahead = False
         self._is_beside = False
@@ -183,12 +186,14 @@ class Session:
             begun.wait(HEAD_START_S)
         return front
 
-    def follow(self, follow: Follow, *, beside: bool = False) -> None:
-        """Let `follow` decide what may run ahead after each report of the framework's run.
+    def follow(
+        self, follow: Follow, ended: Callable[[Progress], None] = lambda progress: None, *, beside: bool = False
+    ) -> None:
+        """Let `follow` decide what may run ahead after each report of the framework's run. `ended` is told of the end.
 
         `beside`: fronts go on side by side, and functions that run ahead are followed too.
         """
-        self._follow, self._is_beside = follow, beside
+        self._follow, self._followed, self._is_beside = follow, ended, beside
         if not self._is_alone:
             self._subscribe()
 
@@ -231,6 +236,7 @@ class Session:
         with kept_off, self._lock:
             if self._is_closed or self._is_past(since):
                 return [_ended_reply() for _ in payloads]
+            self._is_resting = False
             for payload in payloads:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find the slot
                     replies.append(_ended_reply("the item is like no other"))
@@ -340,6 +346,7 @@ class Session:
     ) -> None:  # fmt: skip
         """See `trace.Asides`."""
         session = self.asking(NEXT, self._rewound if is_until_rewound else None, mark)
+        self._has_aside, self._is_resting = True, False  # before the work asks
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -412,6 +419,19 @@ class Session:
         """See `trace.Asides`."""
         self._reading_s += seconds
 
+    def progress(self) -> Progress:
+        """See `trace.Asides`."""
+        with kept_off, self._lock:
+            asked, ahead = self._slots.progress()
+            return Progress(asked + self._asked_alone, ahead, self._slots.gained_s(), len(self._prefills))
+
+    def rest(self) -> None:
+        """See `trace.Asides`."""
+        self.rewind()
+        with kept_off, self._lock:
+            _, ahead = self._slots.progress()
+            self._is_resting = not (ahead or self._has_aside)
+
     def drop(self, reply: Reply) -> None:
         """See `trace.Asides`."""
         with kept_off, self._lock:
@@ -423,6 +443,7 @@ class Session:
         """See `trace.Asides`."""
         with kept_off, self._lock:
             self._rewound += 1
+            self._is_resting = False
             self._slots.rewind()
 
     def read(self, work: Callable[[], None], *, may_wait: bool = False) -> None:
@@ -514,7 +535,7 @@ class Session:
     @property
     def alone(self) -> Callable[[EngineSpec, str], OwnRequest] | None:
         """See `seams.Session.alone`."""
-        return self._request_alone if self._is_alone else None
+        return self._request_alone if self._is_alone or self._is_resting else None
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -563,6 +584,7 @@ class Session:
         if self._is_closed:
             return self._outside.alone(self._provider_of(spec), lambda: None)
         engine, asked_s = spec.name or spec.kind, time.perf_counter()
+        self._asked_alone += 1
         self._events.append(Retired(engine, op, "miss", asked_s))
         return self._outside.alone(self._provider_of(spec), partial(self._computed, engine, op, asked_s))
 
@@ -654,8 +676,12 @@ class Session:
         """End the run-ahead, cancel the replies that were never taken, and return the report."""
         with kept_off, self._lock:
             self._is_closed = True
-            gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
+            progress, hosted_hits = self.progress(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
+        try:
+            self._followed(progress)
+        except Exception as e:  # a fault of ours is never the user's
+            self.fell_back(e)
         for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
         for aside in self._asides:
@@ -677,7 +703,7 @@ class Session:
             time.perf_counter(),
             tuple(self._fallbacks),
             events,
-            gained_s,
+            progress.gained_s,
             hosted_hits,
             self.is_at_rest,
             tuple(self._graphs.values()),

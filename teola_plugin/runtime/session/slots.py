@@ -205,6 +205,11 @@ class Slots:
             heapq.heappush(waiting, (max(taken.asked_s, ended_s), later_s + own_s))
         return most_s
 
+    def progress(self) -> tuple[int, int]:
+        """Return how many requests the framework's run has made, and how many slots ahead of it wait for it."""
+        waiting = (slot for entry in self._by_key.values() for slot in entry.slots[entry.taken :])
+        return len(self._taken), sum(not slot.is_given_up for slot in waiting)
+
     def hosted_hits(self) -> int:
         """Return the number of hits that are requests to a provider outside this process."""
         return sum(taken.is_hit and taken.reply.provider_call is not None for taken in self._taken)

@@ -47,6 +47,7 @@ from teola_plugin.adapters.reader.values import Unknown
 from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Progress
 from teola_plugin.worth import PATIENCE_CALLS
 from tests.support.fakes import FakeEngine, says
 from tests.support.langchain_world import ask
@@ -769,6 +770,9 @@ class Beside(SimpleNamespace):
     def when_asked(self, hear: Any) -> None:
         """Nobody asks."""
 
+    def progress(self) -> Progress:
+        return Progress(0, 0, 0.0, 0)
+
 
 def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
     tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name), writes=()) for name in nodes}
@@ -846,7 +850,7 @@ def test_a_run_is_followed_as_long_as_it_goes_where_it_was_expected_to() -> None
     loop.tasks, loop.step = loop_at(graph, "B").tasks, 2
     one.tell(graph.nodes, loop, asides)
     assert (one.prediction, asides.rewound) == (first, 1)
-    loop.tasks, loop.step = loop_at(graph, "A").tasks, 3
+    loop.tasks, loop.step = loop_at(graph, "A", "C").tasks, 3
     one.tell(graph.nodes, loop, asides)
     assert (one.prediction is first, asides.rewound, first.is_over) == (False, 2, True)
 

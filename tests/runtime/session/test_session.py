@@ -258,3 +258,33 @@ def test_a_reading_that_may_wait_begins_no_more_after_the_call(host: LocalHost) 
     session.read(begun.set, may_wait=True)
     session.close()
     assert not begun.wait(2 * PATIENCE_S)
+
+
+def test_the_framework_asks_alone_in_a_rest_unless_something_waits_for_it(host: LocalHost) -> None:
+    engine, session = FakeEngine(), Session(host)
+    session.request(engine.spec, "embedding", "a", {})
+    session.rest()
+    assert session.alone is None
+    session.ask(engine.spec, "embedding", ["a"], {})
+    session.rest()
+    assert session.alone is not None
+    session.request(engine.spec, "embedding", "b", {})
+    assert session.alone is None
+    session.ask(engine.spec, "embedding", ["b"], {})
+    session.rest()
+    session.rewind()  # a prediction begins
+    assert session.alone is None
+    session.aside("a tool that may ask later", lambda: None)
+    session.rest()
+    assert session.alone is None
+    session.close()
+
+
+def test_requests_in_a_rest_are_counted(host: LocalHost) -> None:
+    session = Session(host)
+    before = session.progress()
+    session.rest()
+    assert session.alone is not None
+    session.alone(FakeEngine().spec, "decoding")
+    assert session.progress() == before._replace(asked=1)
+    session.close()

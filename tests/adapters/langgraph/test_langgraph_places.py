@@ -1,0 +1,197 @@
+"""Places of a graph without room: left to the framework for some visits, and the requests stay the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, REST_VISITS, Places
+from teola_plugin.trace import Progress
+from teola_plugin.worth import Worth
+from tests.support.hosted_service import Service, counted
+
+
+class State(TypedDict, total=False):
+    question: str
+    items: list[str]
+    way: str
+    n1: str
+    n2: str
+    said: list[str]
+
+
+@pytest.fixture(autouse=True)
+def all_calls_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worth, "is_worth", lambda self: True)
+
+
+def model(service: Service) -> ChatOpenAI:
+    return ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+
+def in_turn(**nodes: Callable[[State], State]) -> Any:
+    graph: Any = StateGraph(State)
+    for before, name in zip([START, *nodes], nodes, strict=False):
+        graph.add_node(name, nodes[name]).add_edge(before, name)
+    return graph.add_edge(name, END).compile()
+
+
+def asks_in_turn(service: Service) -> Any:
+    """Each request needs the reply to the one before."""
+    llm = model(service)
+    return in_turn(
+        first=lambda state: {"n1": llm.invoke(f"first {state['question']}").content},
+        second=lambda state: {"n2": llm.invoke(f"second {state['n1']}").content},
+    )
+
+
+def asks_items(service: Service) -> Any:
+    """Asks about each item; with several items there is room."""
+    llm = model(service)
+
+    def ask(state: State) -> State:
+        return {"said": [str(llm.invoke(f"item {item}").content) for item in state["items"]]}
+
+    return in_turn(ask=ask)
+
+
+def routed(service: Service) -> Any:
+    """A reply decides whether the question is asked about once or twice."""
+    llm = model(service)
+
+    def plan(state: State) -> State:
+        return {"way": str(llm.invoke(f"plan {state['question']}").content)}
+
+    def once(state: State) -> State:
+        return {"n1": str(llm.invoke(f"once {state['question']}").content)}
+
+    def twice(state: State) -> State:
+        one, two = llm.invoke(f"one {state['question']}"), llm.invoke(f"two {state['question']}")
+        return {"n1": f"{one.content} {two.content}"}
+
+    graph: Any = StateGraph(State)
+    for node in (plan, once, twice):
+        graph.add_node(node)
+    graph.add_edge(START, "plan")
+    graph.add_conditional_edges("plan", lambda state: "twice" if "both" in state["way"] else "once", ["once", "twice"])
+    return graph.add_edge("once", END).add_edge("twice", END).compile()
+
+
+def was_read(service: Service, app: Any, fast: Any, given: State) -> bool:
+    """Whether a call read anything; it answers and asks as the original."""
+    with counted(service) as original:
+        expected = app.invoke(given)
+    with counted(service) as made:
+        assert fast.invoke(given) == expected
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+    return bool(optimized(fast).reports[-1].reading_s > 0)
+
+
+def until_left_out(service: Service, app: Any, fast: Any, given: State) -> None:
+    """Call until a call is not read: on a busy machine a reading may come too late to be judged."""
+    for _ in range(20):
+        if not was_read(service, app, fast, given):
+            return
+    raise AssertionError("each call was read")
+
+
+def test_requests_in_turn_are_left_to_the_framework_and_tried_again(service: Service) -> None:
+    app = asks_in_turn(service)
+    fast = optimize(app)
+    given: State = {"question": "why"}
+    until_left_out(service, app, fast, given)
+    calls = [was_read(service, app, fast, given) for _ in range(4 * REST_VISITS)]
+    assert True in calls
+    assert calls.count(False) > len(calls) // 2
+    optimized(fast).wake()
+    assert was_read(service, app, fast, given)
+
+
+def test_a_loop_that_gets_more_rounds_is_read_again(service: Service) -> None:
+    app = asks_items(service)
+    fast = optimize(app)
+    for _ in range(REST_VISITS):
+        until_left_out(service, app, fast, {"items": ["a"]})
+    until_left_out(service, app, fast, {"items": ["a"]})  # after a second try: more visits would be left out
+    many: State = {"items": ["a", "b", "c"]}
+    assert [was_read(service, app, fast, many) for _ in range(2)] == [False, True]
+    service.holds, service.awaits = "item a", "item c"
+    fast.invoke(many)
+    assert not service.has_waited_in_vain
+
+
+def test_a_way_that_was_not_taken_before_is_read(service: Service) -> None:
+    app = routed(service)
+    fast = optimize(app)
+    until_left_out(service, app, fast, {"question": "why"})
+    both: State = {"question": "both"}
+    assert was_read(service, app, fast, both)
+    service.holds, service.awaits = "one both", "two both"
+    fast.invoke(both)
+    assert not service.has_waited_in_vain
+
+
+def test_requests_of_a_place_behind_one_that_is_left_out_are_made_once(service: Service) -> None:
+    llm = model(service)
+    app = in_turn(
+        first=lambda state: {"n1": llm.invoke(f"first {state['question']}").content},
+        each=lambda state: {"said": [llm.invoke(f"{n} {state['n1']}").content for n in range(3)]},
+        last=lambda state: {"n2": llm.invoke(f"last {state['said']}").content},
+    )
+    fast = optimize(app)
+    places = optimized(fast).traced.follow.__self__.places  # type: ignore[union-attr]
+    for n in range(6):
+        places.judge([(("first",), BEGIN)], BEGIN._replace(asked=1), had_room=False)
+        was_read(service, app, fast, {"question": f"{n}"})
+
+
+BEGIN = Progress(0, 0, 0.0, 0)
+
+
+def visits(*ends: Progress, had_room: bool = False) -> list[bool]:
+    """Which of so many visits were left out, if those that were not ended so."""
+    places, left = Places(), []
+    for end in ends:
+        left.append(places.is_left_out(("a",)))
+        if not left[-1]:
+            places.judge([(("a",), BEGIN)], end, had_room=had_room)
+    return left
+
+
+def test_each_rest_is_twice_as_long_up_to_a_limit() -> None:
+    left = visits(*[Progress(1, 0, 0.0, 0)] * 1000)
+    rests = [len([*run]) for is_left, run in itertools.groupby(left) if is_left]
+    assert rests[:4] == [REST_VISITS, 2 * REST_VISITS, 4 * REST_VISITS, 8 * REST_VISITS]
+    assert max(rests) == MOST_REST_VISITS
+
+
+@pytest.mark.parametrize("end", [Progress(1, 0, 0.03, 0), Progress(1, 1, 0.0, 0), Progress(1, 0, 0.0, 1)])
+def test_a_place_that_gained_is_not_left_out(end: Progress) -> None:
+    assert not any(visits(*[end] * 10))
+
+
+def test_a_place_with_room_is_not_left_out() -> None:
+    assert not any(visits(*[Progress(2, 0, 0.0, 0)] * 10, had_room=True))
+
+
+def test_all_places_are_read_again_after_more_requests_or_a_new_place() -> None:
+    places = Places()
+
+    def learn() -> None:
+        places.judge([(("a",), BEGIN), (("b",), BEGIN._replace(asked=1))], Progress(2, 0, 0.0, 0), had_room=False)
+
+    learn()
+    places.compare((("a",), BEGIN), Progress(1, 0, 0.0, 0), ("b",))
+    assert places.is_left_out(("a",))
+    places.compare((("a",), BEGIN), Progress(2, 0, 0.0, 0), ("b",))
+    assert not places.is_left_out(("b",))
+    learn()
+    places.compare((("a",), BEGIN), Progress(1, 0, 0.0, 0), ("c",))
+    assert not places.is_left_out(("a",))
