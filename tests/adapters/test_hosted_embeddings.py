@@ -274,6 +274,40 @@ def test_searches_of_a_chain_run_ahead(service: Service, is_async: bool) -> None
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
 
 
+def _wordings(query: str) -> list[str]:
+    return [f"{query} hive {n}" for n in (1, 2, 3)]
+
+
+class Rewording(BaseRetriever):
+    """A retriever of the user's whose own methods search, in a loop, by a function of the module."""
+
+    inner: Any
+
+    def _search(self, query: str) -> list[Document]:
+        return self.inner.invoke(query)  # type: ignore[no-any-return]
+
+    def _reworded(self, query: str) -> list[str]:
+        return _wordings(query)
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return [doc for each in self._reworded(query) for doc in self._search(each)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_searches_by_methods_of_a_retriever_of_the_users_run_ahead(service: Service, is_async: bool) -> None:
+    """The retriever alone has something to run ahead, and what only its methods name is noted before the call."""
+    chain = itemgetter("question") | Rewording(inner=stored(embedder(service)).as_retriever()) | _concatenated
+    with counted(service) as original:
+        plain = call(chain, is_async=is_async)
+    fast = optimize(chain)
+    service.holds, service.awaits = "hives? hive 1", "hives? hive 3"
+    with counted(service) as made:
+        assert call(fast, is_async=is_async) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert (optimized(fast).reports[-1].wasted, optimized(fast).reports[-1].misses) == (0, 0)
+
+
 def test_a_model_that_is_made_in_a_body_asks_no_more(service: Service) -> None:
     llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
 

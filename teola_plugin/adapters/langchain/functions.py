@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -89,11 +90,14 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
     call, args = _arguments(draft, retriever, given, None)
     reach = Reach(asks=True, acts=False, changes=False, repeats=is_multi_query(retriever))
     draft.runs[_code_of(own)] += 1 if draft.level == 0 else 2
-    if own:  # requests come from the retriever's attributes, which the function does not name
-        reach = replace(reach_of(own, _is_plain_template), asks=True)
+    bound = types.MethodType(own, retriever) if own else None
+    if own:  # requests come from the retriever's attributes and methods, which the function does not name
+        repeats = reach_of(bound, _is_plain_template).repeats
+        reach = replace(reach_of(own, _is_plain_template), asks=True, repeats=repeats)
     fn = type(retriever).__name__
+    read = _read_by(draft, retriever, bound, call, Reading(fn))
     return draft.read(
-        name or "docs", retriever, fn, _read_by(draft, retriever, own, call, Reading(fn)), draft.bindings.mode(), *args,
+        name or "docs", retriever, fn, read, draft.bindings.mode(), *args,
         identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
 
