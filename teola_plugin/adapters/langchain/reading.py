@@ -96,7 +96,8 @@ class LangChainAsker:
     def _way(
         self, source: Any, is_async: bool, is_batch: bool = False, kwargs: Mapping[str, Any] = NO_ARGUMENTS
     ) -> Way:
-        return Way(round_of(source), self._context, self._settings, is_async, is_batch, self._is_configured, kwargs)
+        source = round_of(self._builder.kind_of(source))
+        return Way(source, self._context, self._settings, is_async, is_batch, self._is_configured, kwargs)
 
     # --- attributes --------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,16 @@ class Builder:
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
+        self._chains: dict[int, RunnableSequence[Any, Any]] = {}
+
+    def kind_of(self, component: Any) -> Hashable:
+        """Return what tells a component from others asked at the same place: the rounds of a loop ask the same one.
+
+        Chains made by the program are the same but for the prompts: a loop makes one for each text.
+        """
+        if (made := self._chains.get(id(component))) is None:
+            return Same(component)
+        return tuple(type(s) if isinstance_of(s, BasePromptTemplate) else Same(s) for s in made.steps)
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return an object of a class that `can_construct`. Raises: Barrier, Undecided, errors of the constructor."""
@@ -158,10 +168,15 @@ class Builder:
             return self._made[key][0]
         given = [_part(run, each, is_step=cls is not RunnablePick) for each in args]
         named = {name: _part(run, each) for name, each in kwargs.items()}
-        made = Opaque(outcome(lambda: cls(*given, **named)), is_own=True)
+        made = self._noted(outcome(lambda: cls(*given, **named)))
         if is_kept:
             self._made[key] = made, args, kwargs
         return made
+
+    def _noted(self, made: Any) -> Opaque:
+        if type(made) is RunnableSequence:
+            self._chains[id(made)] = made
+        return Opaque(made, is_own=True)
 
     def _composed(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         key = (Same(owner), name, _key_of([*args]), _key_of(dict(kwargs)))
@@ -177,7 +192,7 @@ class Builder:
             take = lambda r, each: _exceptions(exchange, each)  # noqa: E731
         given = [take(run, each) for each in args]
         named = {key: take(run, each) for key, each in kwargs.items()}
-        made = Opaque(outcome(lambda: getattr(owner, name)(*given, **named)), is_own=True)
+        made = self._noted(outcome(lambda: getattr(owner, name)(*given, **named)))
         if is_kept:
             self._made[key] = made, owner, args, kwargs
         return made

@@ -298,8 +298,8 @@ _numbers = itertools.count()
 
 
 def round_of(component: Any) -> Round:
-    """Return another call of a component."""
-    return Round(component if type(component) is Same else Same(component), next(_numbers))
+    """Return another call of a component, or of what `Builder.kind_of` returns for one."""
+    return Round(component if type(component) in (Same, tuple) else Same(component), next(_numbers))
 
 
 def one_of_many(way: Way, component: Any) -> Way:

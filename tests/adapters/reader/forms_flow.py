@@ -12,10 +12,12 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_openai import ChatOpenAI
 
 from tests.adapters.reader.forms_world import LLM, RETRIEVER, STORE, Form, State
-from tests.adapters.reader.forms_common import CHAIN, FORMS, GRADER, PROMPT, TEXT_PROMPT, form, log
+from tests.adapters.reader.forms_common import CHAIN, FORMS, GRADER, PROMPT, TEXT_PROMPT, Grade, form, log
 from tests.adapters.reader.forms_making import chain_in_the_body
 
 # --- several requests -------------------------------------------------------------------------------------------------
@@ -33,6 +35,26 @@ def judged_documents(state: State) -> Any:
             print("---GRADE: NOT RELEVANT---")
             continue
     return {"documents": kept, "out": state["question"]}
+
+
+@form(4)
+def judged_by_a_chain_for_each(state: State) -> Any:
+    kept = []
+    for each in state["documents"]:
+        asked = ChatPromptTemplate.from_messages([SystemMessage("Judge."), HumanMessage(f"JSON {each}")])
+        judge = asked | LLM.with_structured_output(Grade)
+        if judge.invoke({}).score == "yes":
+            kept.append(each)
+    return {"documents": kept, "out": state["question"]}
+
+
+@form(2)
+def judged_by_two_models(state: State) -> Any:
+    found = []
+    for model in (LLM, ChatOpenAI(model="other")):
+        judge = PROMPT | model.with_structured_output(Grade)
+        found.append(judge.invoke({"question": "JSON " + state["question"]}).score)
+    return {"out": found}
 
 
 @form(5)
