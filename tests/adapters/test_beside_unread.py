@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import heapq
 import operator
+import os
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -225,3 +232,140 @@ def test_what_steps_and_timers_store_is_not_known_beside_them(service: Service, 
         assert asyncio.run(run(fast)) == expected
     assert "chat unset" not in original
     assert asked == original
+
+
+VARIABLE = "TEOLA_PLUGIN_TEST_MODE"
+POOL, OTHER_POOL = ThreadPoolExecutor(1), ThreadPool(1)
+atexit.register(OTHER_POOL.terminate)
+SLEEP_S = 0.05
+
+
+class Shared:
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.event = threading.Event()
+        self.history = InMemoryChatMessageHistory()
+
+
+def under_another_name(shared: Shared) -> None:
+    items = shared.items
+    items += ["set"]
+
+
+def by_a_function(shared: Shared) -> None:
+    heapq.heappush(shared.items, "set")
+
+
+def by_a_method_of_another_name(shared: Shared) -> None:
+    add = shared.items.append
+    add("set")
+
+
+def to_event(shared: Shared) -> None:
+    shared.event.set()
+
+
+def to_history(shared: Shared) -> None:
+    shared.history.add_user_message("set")
+
+
+def to_environment(shared: Shared) -> None:
+    os.environ[VARIABLE] = "set"
+
+
+CHECKS: dict[Any, Callable[[Shared], bool]] = {
+    under_another_name: lambda shared: bool(shared.items),
+    by_a_function: lambda shared: bool(shared.items),
+    by_a_method_of_another_name: lambda shared: bool(shared.items),
+    to_event: lambda shared: shared.event.is_set(),
+    to_history: lambda shared: len(shared.history.messages) > 0,
+    to_environment: lambda shared: os.environ.get(VARIABLE) is not None,
+}
+
+
+def asks_unless(llm: Any, is_set: Callable[[], bool]) -> dict[str, list[str]]:
+    said = [str(llm.invoke("second").content)]
+    if not is_set():
+        said.append(str(llm.invoke("unset").content))
+    return {"said": said}
+
+
+def graph_of(*nodes: Any) -> Any:
+    made = StateGraph(State)
+    for name, node in zip("ab", nodes, strict=False):
+        made.add_node(name, node).add_edge(START, name).add_edge(name, END)
+    return made.compile()
+
+
+def asks_the_same(service: Service, make: Callable[[], Any]) -> None:
+    """Compare the requests of a graph whose request "second" is held until a change is made."""
+    llm = hosted(service)
+    optimize(RunnableLambda(lambda text: llm.invoke(text).content)).invoke("is there")  # it is known to answer
+    service.holds, service.awaits = "second", "first"
+    with counted(service) as original:
+        make().invoke({"said": []})
+    service.awaits = "first"
+    with counted(service) as asked:
+        optimize(make()).invoke({"said": []})
+    assert "chat unset" not in original
+    assert asked == original
+
+
+@pytest.mark.filterwarnings("ignore:The class `InMemoryChatMessageHistory`")
+@pytest.mark.parametrize("change", CHECKS)
+def test_changes_by_other_ways_are_seen(service: Service, change: Any) -> None:
+    llm = hosted(service)
+
+    def make() -> Any:
+        os.environ.pop(VARIABLE, None)
+        shared, check = Shared(), CHECKS[change]
+
+        def first(state: State) -> dict[str, list[str]]:
+            open("/dev/null").close()
+            time.sleep(SLEEP_S)
+            change(shared)
+            return {"said": [str(llm.invoke("first").content)]}
+
+        return graph_of(lambda state: asks_unless(llm, lambda: check(shared)), first)
+
+    asks_the_same(service, make)
+
+
+class Later(threading.Thread):
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.run = work  # type: ignore[method-assign]
+
+
+def in_executor(work: Callable[[], None]) -> None:
+    POOL.map(lambda each: work(), [0])
+
+
+def in_pool(work: Callable[[], None]) -> None:
+    OTHER_POOL.map_async(lambda each: work(), [0])
+
+
+def in_own_thread(work: Callable[[], None]) -> None:
+    Later(work).start()
+
+
+@pytest.mark.parametrize("start", [in_executor, in_pool, in_own_thread])
+def test_what_started_functions_store_is_not_known(service: Service, start: Any) -> None:
+    llm = hosted(service)
+
+    def make() -> Any:
+        box = Box()
+
+        def later() -> None:
+            time.sleep(SLEEP_S)
+            box.mode = "set"
+            llm.invoke("first")
+
+        def node(state: State) -> dict[str, list[str]]:
+            open("/dev/null").close()
+            start(later)
+            return asks_unless(llm, lambda: box.mode == "set")
+
+        return graph_of(node)
+
+    asks_the_same(service, make)

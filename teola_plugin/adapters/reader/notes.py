@@ -31,7 +31,7 @@ from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.caches import WRAPPER
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
-from teola_plugin.adapters.reader.reach import CHANGING, alters
+from teola_plugin.adapters.reader.reach import ALTERING, CHANGING, alters
 from teola_plugin.adapters.reader.values import STDLIB, Barrier, Opaque, is_installed_file
 from teola_plugin.adapters.source import node_of
 
@@ -53,8 +53,16 @@ _LOUD = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "glo
 _LATER = frozenset({"call_later", "call_at", "Timer", "alarm", "setitimer"})
 _STARTING = _LATER | {
     "Thread", "Process", "submit", "apply_async", "run_in_executor", "call_soon", "call_soon_threadsafe", "create_task",
-    "ensure_future", "run_coroutine_threadsafe", "add_done_callback",
+    "ensure_future", "run_coroutine_threadsafe", "add_done_callback", "start_new_thread", "start_soon", "Pool",
+    "ThreadPool", "ThreadPoolExecutor", "ProcessPoolExecutor",
 }  # fmt: skip
+_STARTERS = frozenset({
+    ("threading", "Thread"), ("concurrent.futures._base", "Executor"), ("multiprocessing.process", "BaseProcess"),
+    ("multiprocessing.pool", "Pool"),
+})  # fmt: skip
+"""Classes, by module and name, whose objects start functions."""
+
+_ENVIRONMENT = frozenset({"environ", "putenv", "unsetenv", "load_dotenv"})
 _PROXIES = ("FunctionWrapper", "BoundFunctionWrapper")
 """Classes of wrapt, in which LlamaIndex wraps methods of components, the user's too."""
 
@@ -77,6 +85,9 @@ _GLOBALS = _numbers("STORE_GLOBAL DELETE_GLOBAL")
 _CELLS = _numbers("STORE_DEREF DELETE_DEREF")
 _IMPORTS = _numbers("IMPORT_NAME")
 _ITEMS = _numbers("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE")
+_OPERATORS = _numbers("BINARY_OP")
+_FIRST_IN_PLACE = 13
+"""The number of `+=` among the operators; those in place come last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,7 @@ class Notes:
         self._stored: set[str] = set()
         self._names: set[str] = set()
         self._is_loud = False
+        self._has_starters = False
         self._left = MOST_PARTS
         self._todo: list[Any] = []
         self._proxies = {id(getattr(sys.modules.get("wrapt"), name, None)) for name in _PROXIES}
@@ -177,6 +189,11 @@ class Notes:
         """Whether some function may store to such a name of the object, class, module or function."""
         return (self._is_loud or name in self._stored) and not _is_of_package(owner)
 
+    def may_store_beside(self, owner: Any, name: str) -> bool:
+        """Whether a function that is not read may: methods of an event, a queue or the like store, too."""
+        kind = type(owner)
+        return self.may_store(owner, name) or (facts_of(kind).kind == "object" and _is_class_of_others(kind))
+
     @property
     def are_lasting(self) -> bool:
         """Whether no function stores or starts anything, so that the notes hold as long as the functions run."""
@@ -190,7 +207,12 @@ class Notes:
     @property
     def has_threads(self) -> bool:
         """Whether functions mention what starts others that go on beside them."""
-        return not _STARTING.isdisjoint(self._names)
+        return self._has_starters or not _STARTING.isdisjoint(self._names)
+
+    @property
+    def may_change_environment(self) -> bool:
+        """Whether functions mention what changes environment variables."""
+        return self._is_loud or not _ENVIRONMENT.isdisjoint(self._names)
 
     @property
     def has_environment(self) -> bool:
@@ -296,6 +318,7 @@ class Notes:
 
     def _class(self, cls: type) -> None:
         try:
+            self._has_starters = self._has_starters or _starts(cls)
             for each in foreign.mro_of(cls):
                 if id(each) in foreign.BUILTINS or _is_class_of_others(each):
                     continue
@@ -309,12 +332,13 @@ class Notes:
 
     def _object(self, value: Any) -> None:
         cls = type(value)
+        is_of_others = _is_class_of_others(cls)
+        self._has_starters = self._has_starters or (is_of_others and _starts(cls))
         if facts_of(cls).kind not in ("object", "component", "record"):
             return
         own = foreign.own_attributes(value)
         if own is None or id(own) in self._spaces:
             return
-        is_of_others = _is_class_of_others(cls)
         if is_of_others:
             self._components.append(own)
             if foreign.module_of(cls).startswith(_FOLLOWED):
@@ -358,6 +382,11 @@ def place_in(owner: Any, name: str) -> Hashable | None:
     if kind is types.FunctionType:
         return id(owner), name
     return (id(foreign.owner_in_mro(owner, name)), name) if foreign.is_class(owner) else None
+
+
+def _starts(cls: type) -> bool:
+    """Whether objects of a class start functions that go on beside what started them."""
+    return any((foreign.module_of(each), foreign.name_of_class(each)) in _STARTERS for each in foreign.mro_of(cls))
 
 
 def _parts_of(value: Any) -> tuple[Any, ...] | None:
@@ -440,12 +469,19 @@ def _of_code(code: types.CodeType, package: Any) -> _Code:
         names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
         stored = frozenset(name for each in inner for name in _stored_by(each))
         imported = frozenset(name for each in inner for name in _imported_by(each, package))
-        may_alter = not names.isdisjoint(CHANGING) or not all(_ITEMS.isdisjoint(each.co_code[::2]) for each in inner)
+        may_alter = any(name in CHANGING or name in ALTERING or name[:2] == "__" for name in names)
+        may_alter = may_alter or any(map(_alters_in_place, inner))
         known = _codes[id(code)] = code, _Code(codes, names, imported, stored, not names.isdisjoint(_LOUD), may_alter)
     return known[1]
 
 
 _codes: dict[int, tuple[types.CodeType, _Code]] = {}
+
+
+def _alters_in_place(code: types.CodeType) -> bool:
+    """Whether a function stores items, or has an operator like `+=`, which may change a list."""
+    operations = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    return any(op in _ITEMS or (op in _OPERATORS and arg >= _FIRST_IN_PLACE) for op, arg in operations)
 
 
 def _inside(code: types.CodeType) -> Iterator[types.CodeType]:

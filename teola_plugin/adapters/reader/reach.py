@@ -40,6 +40,12 @@ CHANGING = _words(
 )
 """Methods of containers that change the container."""
 
+ALTERING = _words(
+    "heappush heappop heapify heapreplace heappushpop insort insort_left insort_right shuffle setitem delitem "
+    "iadd iand iconcat imul ior isub ixor"
+)
+"""Functions of the standard library that change their first argument."""
+
 _READING = _words(
     "capitalize casefold center copy count encode decode endswith expandtabs find format format_map get index "
     "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper "
@@ -141,10 +147,15 @@ def alters(node: FunctionNode) -> bool:
 
 def _is_altering(node: ast.AST, own: set[str]) -> bool:
     match node:
-        case ast.Call(func=ast.Attribute(value=changed, attr=attr)):
-            return (attr in CHANGING or attr[:2] == "__") and not _is_own(changed, own)
-        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=changed):
+        case ast.Call(func=ast.Attribute(value=changed, attr=attr)) if attr[:2] == "__":
             return not _is_own(changed, own)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[changed, *_]) if name in ALTERING:
+            return not _is_own(changed, own)
+        case ast.Attribute(ctx=ctx, attr=attr, value=changed):  # the method may be called somewhere else
+            return (attr in CHANGING or not isinstance(ctx, ast.Load)) and not _is_own(changed, own)
+        case ast.AugAssign(target=ast.Name() as changed, value=value):  # of a list, under another name
+            is_number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+            return not is_number and not _is_own(changed, own)
         case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
             return not _is_own(changed, own)
         case _:

@@ -322,7 +322,7 @@ class Run(Heap):
         notes = self._notes
         if notes is None or self.changes.changed is None:
             return
-        if self._is_beside_unread and notes.may_store(owner, name):
+        if self._is_beside_unread and notes.may_store_beside(owner, name):
             self._change(place, owner, f"{name} may be changed beside it", is_shared=True)
         if not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
@@ -345,14 +345,17 @@ class Run(Heap):
         if kind not in CONTAINERS:
             if any(notes.may_store(value, name) for name in classes.fields_of(value) or ()):
                 raise Barrier(what)
-        elif notes.alters:
+        elif notes.alters or self._is_guarded:
             if self._is_guarded:
                 raise Barrier(what)
             self._change(id(value), value, what, is_shared=True)
 
     def require_environment(self) -> None:
         """Require the environment variables from before the framework's run. Raises: Barrier."""
-        if self._notes is not None and not self._notes.has_environment:
+        notes = self._notes
+        if notes is None:
+            return
+        if not notes.has_environment or (self._is_beside_unread and notes.may_change_environment):
             raise Barrier("environment variables have been changed already")
 
     def _load_noted(self, value: Any) -> Any:
