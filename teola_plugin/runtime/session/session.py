@@ -676,6 +676,7 @@ class Session:
         """End the run-ahead, cancel the replies that were never taken, and return the report."""
         with kept_off, self._lock:
             self._is_closed = True
+            self._put_off = []  # the call's objects are kept no longer
             progress, hosted_hits = self.progress(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -288,3 +289,16 @@ def test_requests_in_a_rest_are_counted(host: LocalHost) -> None:
     session.alone(FakeEngine().spec, "decoding")
     assert session.progress() == before._replace(asked=1)
     session.close()
+
+
+def test_a_reading_that_waits_keeps_nothing_alive_after_the_call(host: LocalHost) -> None:
+    session = Session(host)
+
+    def work() -> None:
+        pass
+
+    known = weakref.ref(work)
+    session.read(work, may_wait=True)
+    del work
+    session.close()
+    assert known() is None
