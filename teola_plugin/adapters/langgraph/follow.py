@@ -193,9 +193,11 @@ class Following:
         self._compare(progress)
 
     def _judge(self, steps: Sequence[Step], end: Progress) -> None:
-        """Judge the prediction over these supersteps, if it has been read as far as the framework's run has come."""
+        """Judge the prediction over these supersteps, unless the framework's run was faster and asked for something."""
         prediction = self.prediction
-        if prediction is not None and steps and prediction.readings and not prediction.is_evaluating:
+        if prediction is None or not steps or prediction.is_evaluating:
+            return
+        if prediction.readings or end.asked == steps[0][1].asked:
             self.followed.places.judge(steps, end, had_room=prediction.had_room)
 
     def _came_to(self, place: Place, progress: Progress) -> None:

@@ -11,6 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langgraph.follow import Following
 from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, REST_VISITS, Places
 from teola_plugin.trace import Progress
 from teola_plugin.worth import Worth
@@ -150,6 +151,28 @@ def test_requests_of_a_place_behind_one_that_is_left_out_are_made_once(service: 
     for n in range(6):
         places.judge([(("first",), BEGIN)], BEGIN._replace(asked=1), had_room=False)
         was_read(service, app, fast, {"question": f"{n}"})
+
+
+def test_supersteps_without_requests_are_left_out_although_no_reading_had_the_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = model(service)
+
+    def perhaps(state: State) -> State:
+        return {"n1": str(llm.invoke("n1").content)} if "ask" in state["question"] else {"n1": "nothing"}
+
+    app = in_turn(perhaps=perhaps)
+    fast, begun, predict = optimize(app), [], Following._predict
+
+    def noted(self: Following, *given: Any) -> None:
+        begun.append(given)
+        predict(self, *given)
+
+    monkeypatch.setattr(Following, "_predict", noted)
+    for _ in range(12):
+        was_read(service, app, fast, {"question": "no"})
+    assert len(begun) < 8
+    assert [was_read(service, app, fast, {"question": "ask"}) for _ in range(2)][-1]
 
 
 BEGIN = Progress(0, 0, 0.0, 0)
