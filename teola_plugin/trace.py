@@ -152,8 +152,8 @@ class Follower(Protocol):
         """
         ...
 
-    def end(self, progress: Progress) -> None:
-        """Take note that the call has ended, so far."""
+    def end(self, asides: Asides) -> None:
+        """Take note that the call has ended."""
         ...
 
 
@@ -240,6 +240,10 @@ class Asides(Protocol):
 
     def progress(self) -> Progress:
         """Return how far the call is."""
+        ...
+
+    def are_asked_together(self, replies: Sequence[Reply]) -> bool:
+        """Whether the framework's run has asked for the last of these replies before the first of them came."""
         ...
 
     def rest(self) -> None:

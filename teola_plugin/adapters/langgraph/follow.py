@@ -178,7 +178,7 @@ class Following:
         if self.expected.get(value.step) == names:
             self._count(value.step)
             return
-        if asides.routes is None and self._is_left_out(names):
+        if asides.routes is None and self._is_left_out(names, asides):
             asides.rest()
             return
         if any(task.writes for task in value.tasks.values()):
@@ -187,18 +187,19 @@ class Following:
             return  # a limit on concurrency or time
         self._predict(value, tasks, asides)
 
-    def end(self, progress: Progress) -> None:
+    def end(self, asides: Asides) -> None:
         """See `trace.Follower.end`."""
-        self._judge(self.steps, progress)
+        progress = asides.progress()
+        self._judge(self.steps, progress, asides)
         self._compare(progress)
 
-    def _judge(self, steps: Sequence[Step], end: Progress) -> None:
+    def _judge(self, steps: Sequence[Step], end: Progress, asides: Asides) -> None:
         """Judge the prediction over these supersteps, unless the framework's run was faster and asked for something."""
         prediction = self.prediction
         if prediction is None or not steps or prediction.is_evaluating:
             return
         if prediction.readings or end.asked == steps[0][1].asked:
-            self.followed.places.judge(steps, end, had_room=prediction.had_room)
+            self.followed.places.judge(steps, end, had_room=prediction.had_room(asides.are_asked_together))
 
     def _came_to(self, place: Place, progress: Progress) -> None:
         """Note a superstep, and look at the one before if it was left out."""
@@ -209,10 +210,10 @@ class Following:
         if self.prediction is None and self.steps:
             self.followed.places.compare(self.steps.pop(), progress, after)
 
-    def _is_left_out(self, place: Place) -> bool:
+    def _is_left_out(self, place: Place, asides: Asides) -> bool:
         """Judge the prediction that ends here. Returns whether none is made in its place."""
         *before, here = self.steps
-        self._judge(before, here[1])
+        self._judge(before, here[1], asides)
         self.steps = [here]
         if not self.followed.places.is_left_out(place):
             return False

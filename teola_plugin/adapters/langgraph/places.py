@@ -1,12 +1,13 @@
 """The places of a graph (the tasks of a superstep) from which reading ahead found no room.
 
-A prediction had room if it found several requests at once, or if a reply came sooner. Where the requests of
-a graph need each other, each prediction costs time and finds none. So a place without room is left to the framework for
-some visits; then one visit tries again. If the framework's run makes more requests there than were seen before, or goes
-on to a place that was not, all places are read again: a loop may have had one round before, and now has more.
+A prediction had room if it found several requests at once that the framework's run makes one after the other, or if a
+reply came sooner. Where the requests of a graph need each other, or are made side by side anyway, predictions cost time
+for nothing. So a place without room is left to the framework for some visits; then one visit tries again. If the
+framework's run makes more requests there than were seen before, or goes on to a place that was not seen, all places are
+read again: a loop may have had one round before, and now has more.
 
     generate -> reflect -> generate -> reflect      no room: not read in the next visits
-    plan -> (answer, search, search) -> write       room behind plan: read in each visit
+    plan -> ask about each item -> write            room behind plan: read in each visit
 """
 
 from __future__ import annotations

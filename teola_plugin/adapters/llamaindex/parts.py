@@ -39,7 +39,7 @@ from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Opaque
 from teola_plugin.seams import current, inside
-from teola_plugin.trace import Asides, Progress, Reading, Traced
+from teola_plugin.trace import Asides, Reading, Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,5 +285,5 @@ class Following:
         inputs = traced.bind(value)
         return (traced, inputs) if inputs.keys() - {"is_async"} else None
 
-    def end(self, progress: Progress) -> None:
+    def end(self, asides: Asides) -> None:
         """See `trace.Follower.end`."""

@@ -88,7 +88,7 @@ class State:
 class Prediction:
     """The prediction of one program from one state. `barriers`: the unread statements; `readings`: how many.
 
-    `had_room`: one evaluation found several requests. `is_evaluating`: an evaluation goes on now.
+    `is_evaluating`: an evaluation goes on now.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class Prediction:
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
-        self.had_room = self.is_evaluating = False
+        self.is_evaluating = False
+        self._together: list[list[Hashable]] = []
         self._speculates = speculates
         self._asker = asker
         self._line = line
@@ -148,6 +149,14 @@ class Prediction:
     def is_reading(self) -> bool:
         """Whether the program is being read, or about to be."""
         return self._is_reading
+
+    def had_room(self, are_asked_together: Callable[[Sequence[Reply]], bool]) -> bool:
+        """Whether an evaluation found several requests that the framework's run did not make together."""
+        for keys in self._together:
+            replies = [reply for key in keys if (reply := self._replies.get(key)) is not None]
+            if len(replies) < len(keys) or not are_asked_together(replies):
+                return True
+        return False
 
     def _news(self, *, is_last: bool = False) -> None:
         with self._lock:
@@ -311,7 +320,8 @@ class Prediction:
 
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         self._found.update((ask.key, ask.request) for ask in run.asks.values())
-        self.had_room |= len(run.asks) > 1
+        if len(run.asks) > 1:
+            self._together.append([*run.asks])
         for ask in run.asks.values():
             if not may_be_asked(ask, speculates=self._speculates):
                 continue

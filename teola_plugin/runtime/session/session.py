@@ -103,7 +103,7 @@ class Session:
         self.routes = routes
         self._host = host
         self._follow: Follow | None = None
-        self._followed: Callable[[Progress], None] = lambda progress: None
+        self._ended: Callable[[Asides], None] = lambda asides: None
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
         # The framework waits for these requests: before any early request.
@@ -187,13 +187,13 @@ class Session:
         return front
 
     def follow(
-        self, follow: Follow, ended: Callable[[Progress], None] = lambda progress: None, *, beside: bool = False
+        self, follow: Follow, ended: Callable[[Asides], None] = lambda asides: None, *, beside: bool = False
     ) -> None:
         """Let `follow` decide what may run ahead after each report of the framework's run. `ended` is told of the end.
 
         `beside`: fronts go on side by side, and functions that run ahead are followed too.
         """
-        self._follow, self._followed, self._is_beside = follow, ended, beside
+        self._follow, self._ended, self._is_beside = follow, ended, beside
         if not self._is_alone:
             self._subscribe()
 
@@ -424,6 +424,11 @@ class Session:
         with kept_off, self._lock:
             asked, ahead = self._slots.progress()
             return Progress(asked + self._asked_alone, ahead, self._slots.gained_s(), len(self._prefills))
+
+    def are_asked_together(self, replies: Sequence[Reply]) -> bool:
+        """See `trace.Asides`."""
+        with kept_off, self._lock:
+            return self._slots.are_asked_together(replies)
 
     def rest(self) -> None:
         """See `trace.Asides`."""
@@ -677,12 +682,13 @@ class Session:
         with kept_off, self._lock:
             self._is_closed = True
             self._put_off = []  # the call's objects are kept no longer
-            progress, hosted_hits = self.progress(), self._slots.hosted_hits()
-            left, wasted, shared = self._slots.clear()
         try:
-            self._followed(progress)
+            self._ended(self)
         except Exception as e:  # a fault of ours is never the user's
             self.fell_back(e)
+        with kept_off, self._lock:
+            gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
+            left, wasted, shared = self._slots.clear()
         for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
         for aside in self._asides:
@@ -704,7 +710,7 @@ class Session:
             time.perf_counter(),
             tuple(self._fallbacks),
             events,
-            progress.gained_s,
+            gained_s,
             hosted_hits,
             self.is_at_rest,
             tuple(self._graphs.values()),

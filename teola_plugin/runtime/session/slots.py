@@ -15,6 +15,7 @@ the stamp is unchanged since the submission: a search that ran ahead of a write 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -209,6 +210,12 @@ class Slots:
         """Return how many requests the framework's run has made, and how many slots ahead of it wait for it."""
         waiting = (slot for entry in self._by_key.values() for slot in entry.slots[entry.taken :])
         return len(self._taken), sum(not slot.is_given_up for slot in waiting)
+
+    def are_asked_together(self, replies: Sequence[Reply]) -> bool:
+        """Whether the framework's run has asked for the last of these before the first of them came."""
+        asked_s = {id(taken.reply): taken.asked_s for taken in self._taken}
+        came_s = min((reply.came_s for reply in replies if reply.came_s is not None), default=math.inf)
+        return all(asked_s.get(id(reply), math.inf) < came_s for reply in replies)
 
     def hosted_hits(self) -> int:
         """Return the number of hits that are requests to a provider outside this process."""
