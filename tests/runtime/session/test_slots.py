@@ -170,3 +170,16 @@ def test_what_a_search_found_is_not_shared_once_somebody_has_it() -> None:
     slots.ahead("k", shares="searching")
     slots.retire("k", shares="searching")
     assert slots.retire("k", shares="searching").outcome == "miss"
+
+
+def test_requests_are_made_together_if_the_last_one_is_before_the_first_reply() -> None:
+    slots = Slots()
+    one, two = (slots.retire(key(payload=payload)).reply for payload in "ab")
+    ahead = slots.ahead(key(payload="c")).reply
+    assert slots.are_asked_together([one, two])
+    one.put(Done(1))
+    two.put(Done(2))
+    assert slots.are_asked_together([one, two])
+    assert not slots.are_asked_together([two, ahead])
+    assert slots.retire(key(payload="c")).reply is ahead
+    assert not slots.are_asked_together([two, ahead])
