@@ -196,9 +196,9 @@ class Following:
     def _judge(self, steps: Sequence[Step], end: Progress, asides: Asides) -> None:
         """Judge the prediction over these supersteps, unless the framework's run was faster and asked for something."""
         prediction = self.prediction
-        if prediction is None or not steps or prediction.is_evaluating:
+        if prediction is None or not steps:
             return
-        if prediction.readings or end.asked == steps[0][1].asked:
+        if prediction.readings > prediction.is_evaluating or end.asked == steps[0][1].asked:
             self.followed.places.judge(steps, end, had_room=prediction.had_room(asides.are_asked_together))
 
     def _came_to(self, place: Place, progress: Progress) -> None:
