@@ -369,26 +369,3 @@ def test_what_started_functions_store_is_not_known(service: Service, start: Any)
         return graph_of(node)
 
     asks_the_same(service, make)
-
-
-class Stoppable:
-    """A node that asks until it is told to stop."""
-
-    def __init__(self, service: Service) -> None:
-        self.llm, self.is_stopped = hosted(service), False
-
-    def stop(self) -> None:
-        self.is_stopped = True
-        self.llm.invoke("first")
-
-    def ask(self, state: State) -> dict[str, list[str]]:
-        return asks_unless(self.llm, lambda: self.is_stopped)
-
-
-def test_a_flag_that_another_thread_sets_is_not_known_behind_a_request(service: Service) -> None:
-    def make() -> Any:
-        node = Stoppable(service)
-        threading.Timer(4 * SLEEP_S, node.stop).start()
-        return graph_of(node.ask)
-
-    asks_the_same(service, make)

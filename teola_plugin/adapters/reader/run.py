@@ -61,11 +61,6 @@ requests delayed its call by 130 ms without pauses, and by 48 ms with them (on t
 PAUSE_S = 0.00005
 """The length of a pause: what another thread needs to take over the interpreter."""
 
-_FLAGS = (True, False, None, MISSING)
-"""Values that say whether to go on. Behind a request they are known only if no function of the user's stores there:
-another call of the pipeline may do so, or a method that ends the work.
-"""
-
 MAX_DEPTH = 60
 """The depth of nested calls."""
 
@@ -312,7 +307,7 @@ class Run(Heap):
         if self.changes.changed and self.changes.holds(place := place_of(function, name)):
             return self.changed_value(place, partial(outside, function, name), error=NameError)
         key = (id(function), name)
-        if key not in self._names or self._is_beside_unread or self.asks:
+        if key not in self._names or self._is_beside_unread:
             value = held_at(function, name)
             self.require_as_noted(place_of(function, name), function, name, value)
         if key not in self._names:
@@ -329,8 +324,6 @@ class Run(Heap):
             return
         if self._is_beside_unread and notes.may_store_beside(owner, name):
             self._change(place, owner, f"{name} may be changed beside it", is_shared=True)
-        if self.asks and any(value is each for each in _FLAGS) and notes.may_store(owner, name):
-            self._change(place, owner, f"{name} may be changed meanwhile", is_shared=True)
         if not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
 
@@ -419,7 +412,7 @@ class Run(Heap):
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
         """Return the first value given for this name of the object. Raises: Renewed, Barrier."""
-        is_new = (id(owner), name) not in self._names or self._is_beside_unread or self.asks
+        is_new = (id(owner), name) not in self._names or self._is_beside_unread
         if is_new and (place := place_in(owner, name)) is not None:
             self.require_as_noted(place, owner, name, value)
         return self._names.setdefault((id(owner), name), (owner, value))[1]
