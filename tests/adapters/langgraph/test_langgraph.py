@@ -773,6 +773,9 @@ class Beside(SimpleNamespace):
     def progress(self) -> Progress:
         return Progress(0, 0, 0.0, 0)
 
+    def are_asked_together(self, replies: Any) -> bool:
+        return False
+
 
 def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
     tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name), writes=()) for name in nodes}
