@@ -194,11 +194,12 @@ class Following:
         self._compare(progress)
 
     def _judge(self, steps: Sequence[Step], end: Progress, asides: Asides) -> None:
-        """Judge the prediction over these supersteps, unless the framework's run was faster and asked for something."""
+        """Judge the prediction over these supersteps, unless the framework's run was faster and made more requests."""
         prediction = self.prediction
         if prediction is None or not steps:
             return
-        if prediction.readings > prediction.is_evaluating or end.asked == steps[0][1].asked:
+        asked, is_read = end.asked - steps[0][1].asked, prediction.readings > prediction.is_evaluating
+        if not asked or (is_read and asked <= prediction.found + 1):
             self.followed.places.judge(steps, end, had_room=prediction.had_room(asides.are_asked_together))
 
     def _came_to(self, place: Place, progress: Progress) -> None:

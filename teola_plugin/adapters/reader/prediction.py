@@ -150,6 +150,11 @@ class Prediction:
         """Whether the program is being read, or about to be."""
         return self._is_reading
 
+    @property
+    def found(self) -> int:
+        """The number of requests that were found so far."""
+        return len(self._found)
+
     def had_room(self, are_asked_together: Callable[[Sequence[Reply]], bool]) -> bool:
         """Whether an evaluation found several requests that the framework's run did not make together."""
         for keys in self._together:
