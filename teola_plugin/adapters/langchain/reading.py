@@ -52,6 +52,7 @@ from teola_plugin.adapters.reader.values import (
     isinstance_of,
     type_name,
 )
+from teola_plugin.value_keys import Same
 
 _PACKAGES = frozenset({"langchain_core", "langchain", "langchain_classic", "langchain_community", "teola_plugin"})
 
@@ -212,7 +213,7 @@ class LangChainAsker:
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
         if web_pages.method_of_call(callee.held):
-            source = round_of(callee.held)
+            source = round_of(Same(callee.held))
             return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
         return NOT_MINE
 

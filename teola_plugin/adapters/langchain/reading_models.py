@@ -297,9 +297,9 @@ def _without_mark(message: BaseMessage) -> BaseMessage:
 _numbers = itertools.count()
 
 
-def round_of(component: Any) -> Round:
-    """Return another call of a component, or of what `Builder.kind_of` returns for one."""
-    return Round(component if type(component) in (Same, tuple) else Same(component), next(_numbers))
+def round_of(kind: Hashable) -> Round:
+    """Return another call of a component. `kind`: what tells the component from others; see `Builder.kind_of`."""
+    return Round(kind, next(_numbers))
 
 
 def one_of_many(way: Way, component: Any) -> Way:
