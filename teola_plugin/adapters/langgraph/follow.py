@@ -218,11 +218,14 @@ class Following:
         self.steps = [here]
         if not self.followed.places.is_left_out(place):
             return False
-        if self.prediction is not None:
-            self.prediction.stop()
-            self.prediction = None
-            self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
+        self._drop_prediction()
         return True
+
+    def _drop_prediction(self, *, is_wrong: bool = False) -> None:
+        if self.prediction is not None:
+            self.prediction.stop(is_wrong=is_wrong)
+            self.prediction = None
+        self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
 
     def _learn(self, routes: CallRoutes, tasks: tuple[Task, ...], number: int) -> None:
         """Record the route taken by the framework's run."""
@@ -235,11 +238,9 @@ class Following:
         routes.reached(self.branch)
 
     def _predict(self, loop: Any, tasks: tuple[Task, ...], asides: Asides) -> None:
-        if self.prediction is not None:
-            likely = self.likely.get(loop.step, ())
-            self.prediction.stop(is_wrong=bool(likely) and not any(task.name in likely for task in tasks))
+        likely = self.likely.get(loop.step, ())
+        self._drop_prediction(is_wrong=bool(likely) and not any(task.name in likely for task in tasks))
         asides.rewind()
-        self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
         given = Given()
         way = _way_of(loop, speculates=asides.speculates)
         asker = LangGraphAsker(
