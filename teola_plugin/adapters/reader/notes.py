@@ -56,10 +56,10 @@ _STARTING = _LATER | {
     "ensure_future", "run_coroutine_threadsafe", "add_done_callback", "start_new_thread", "start_soon", "Pool",
     "ThreadPool", "ThreadPoolExecutor", "ProcessPoolExecutor",
 }  # fmt: skip
-_STARTERS = frozenset({
+_STARTERS = (
     ("threading", "Thread"), ("concurrent.futures._base", "Executor"), ("multiprocessing.process", "BaseProcess"),
     ("multiprocessing.pool", "Pool"),
-})  # fmt: skip
+)  # fmt: skip
 """Classes, by module and name, whose objects start functions."""
 
 _ENVIRONMENT = frozenset({"environ", "putenv", "unsetenv", "load_dotenv"})
@@ -129,6 +129,7 @@ class Notes:
         self._left = MOST_PARTS
         self._todo: list[Any] = []
         self._proxies = {id(getattr(sys.modules.get("wrapt"), name, None)) for name in _PROXIES}
+        self._starters = {id(getattr(sys.modules.get(module), name, None)) for module, name in _STARTERS}
         self._seen: dict[int, Any] = {}
         self._modules: dict[int, dict[str, Any]] = {}
         self._packages: dict[int, dict[str, Any]] = {}
@@ -318,7 +319,7 @@ class Notes:
 
     def _class(self, cls: type) -> None:
         try:
-            self._has_starters = self._has_starters or _starts(cls)
+            self._has_starters = self._has_starters or self._starts(cls)
             for each in foreign.mro_of(cls):
                 if id(each) in foreign.BUILTINS or _is_class_of_others(each):
                     continue
@@ -330,15 +331,19 @@ class Notes:
         except Barrier:
             return
 
+    def _starts(self, cls: type) -> bool:
+        """Whether objects of a class start functions that go on beside what started them."""
+        return not self._starters.isdisjoint(map(id, foreign.mro_of(cls)))
+
     def _object(self, value: Any) -> None:
         cls = type(value)
-        is_of_others = _is_class_of_others(cls)
-        self._has_starters = self._has_starters or (is_of_others and _starts(cls))
+        self._has_starters = self._has_starters or (self._starts(cls) and _is_class_of_others(cls))
         if facts_of(cls).kind not in ("object", "component", "record"):
             return
         own = foreign.own_attributes(value)
         if own is None or id(own) in self._spaces:
             return
+        is_of_others = _is_class_of_others(cls)
         if is_of_others:
             self._components.append(own)
             if foreign.module_of(cls).startswith(_FOLLOWED):
@@ -382,11 +387,6 @@ def place_in(owner: Any, name: str) -> Hashable | None:
     if kind is types.FunctionType:
         return id(owner), name
     return (id(foreign.owner_in_mro(owner, name)), name) if foreign.is_class(owner) else None
-
-
-def _starts(cls: type) -> bool:
-    """Whether objects of a class start functions that go on beside what started them."""
-    return any((foreign.module_of(each), foreign.name_of_class(each)) in _STARTERS for each in foreign.mro_of(cls))
 
 
 def _parts_of(value: Any) -> tuple[Any, ...] | None:
