@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Hashable
 from contextlib import closing
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypedDict
 
@@ -29,7 +30,7 @@ from teola_plugin.events import Retired
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import Reply, active
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 QUESTION = {"question": "Who keeps the hives?"}
 TEXTS = ("Anna keeps hive 1.", "Ben keeps hive 2.", "Carla keeps hive 3.", "Nobody keeps hive 4.")
@@ -297,15 +298,8 @@ class Rewording(BaseRetriever):
 def test_searches_by_methods_of_a_retriever_of_the_users_run_ahead(service: Service, is_async: bool) -> None:
     """The retriever alone has something to run ahead, and what only its methods name is noted before the call."""
     chain = itemgetter("question") | Rewording(inner=stored(embedder(service)).as_retriever()) | _concatenated
-    with counted(service) as original:
-        plain = call(chain, is_async=is_async)
-    fast = optimize(chain)
-    service.holds, service.awaits = "hives? hive 1", "hives? hive 3"
-    with counted(service) as made:
-        assert call(fast, is_async=is_async) == plain
-    assert not service.has_waited_in_vain
-    assert made == original
-    assert (optimized(fast).reports[-1].wasted, optimized(fast).reports[-1].misses) == (0, 0)
+    ask = partial(call, is_async=is_async)
+    assert asked_side_by_side(service, chain, "hives? hive 1", "hives? hive 3", ask).misses == 0
 
 
 def test_a_model_that_is_made_in_a_body_asks_no_more(service: Service) -> None:
