@@ -22,6 +22,7 @@ import pytest
 from teola_plugin import providers, runtime
 from teola_plugin.adapters import configured
 from teola_plugin.adapters.interception import interception
+from teola_plugin.adapters.langgraph import places
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.processor import processor
 from teola_plugin.runtime.engines.vllm import VllmEngine
@@ -31,6 +32,7 @@ STDERR = pytest.StashKey[int]()
 HUNG_S = 240
 GARBAGE_OBJECTS = 200_000
 COLD_PROVIDER = providers.Provider
+REST_VISITS = places.REST_VISITS
 SHOWN_CALLS = 8
 ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
@@ -44,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Garbage is collected between tests only, no process is too busy to run ahead, and no event loop is there already.
+    """Garbage is collected between tests only, all places of graphs are read, no process is too busy to run ahead, and
+    no event loop is there already.
 
     LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
     closing it joins threads, and they want the lock that all executors share.
@@ -53,7 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     interception.keep(config)  # tests of parts do not optimize anything
     asyncio.set_event_loop(None)  # as after `asyncio.run`: otherwise LlamaIndex makes one here that nobody closes
     gc.set_threshold(0)
-    processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
+    processor.limit = math.inf  # engines that answer at once leave no time to run ahead in,
+    places.REST_VISITS = 0  # and gain nothing
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

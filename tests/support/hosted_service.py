@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from teola_plugin.runtime.session.report import Report
 class Service(ThreadingHTTPServer):
     """Chat and embeddings of OpenAI's kind, searches of Tavily's, and JSON for each address that is read by GET.
 
-    The reply to `holds` waits until `awaits` is asked, after `awaits` was set.
+    The reply to `holds` waits until `awaits` is asked, after `awaits` was set. All others take `lasts_s`.
     """
 
     daemon_threads = True
@@ -29,6 +30,7 @@ class Service(ThreadingHTTPServer):
         self.holds = ""
         self.awaits = ""
         self.has_waited_in_vain = False
+        self.lasts_s = 0.0
         self.news = threading.Condition()
         self.fails = self.loses = ""
 
@@ -74,6 +76,8 @@ class Service(ThreadingHTTPServer):
                     lambda: any(self.awaits in each for each in self.asked[self._since :]), 10
                 )
                 self.has_waited_in_vain |= not is_there
+                return
+        time.sleep(self.lasts_s)
 
 
 class _Handler(BaseHTTPRequestHandler):

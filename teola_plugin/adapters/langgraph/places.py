@@ -35,11 +35,14 @@ Step = tuple[Place, Progress]
 
 @dataclass(slots=True)
 class _Rest:
-    """`asked`: the most requests of the framework's run in a superstep there. `left`: visits yet to be left out."""
+    """`asked`: the most requests of the framework's run in a superstep there. `left`: visits yet to be left out.
+
+    `visits`: how many the last rest left out in all, 0 if the place had room since.
+    """
 
     asked: int = 0
     left: int = 0
-    next: int = REST_VISITS
+    visits: int = 0
 
 
 @dataclass(slots=True)
@@ -65,10 +68,8 @@ class Places:
         for (place, at), after in zip(steps, [*(at for _, at in steps[1:]), end], strict=True):
             rest = self._rests.setdefault(place, _Rest())
             rest.asked = max(rest.asked, after.asked - at.asked)
-            if had_room or gained:
-                rest.left, rest.next = 0, REST_VISITS
-            else:
-                rest.left, rest.next = rest.next, min(2 * rest.next, MOST_REST_VISITS)
+            rest.visits = 0 if had_room or gained else min(2 * rest.visits or REST_VISITS, MOST_REST_VISITS)
+            rest.left = rest.visits
 
     def compare(self, step: Step, end: Progress, after: Place | None = None) -> None:
         """Compare a superstep that was left out, and the place `after` it, if any, with what was seen before."""

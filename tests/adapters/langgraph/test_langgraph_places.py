@@ -12,10 +12,12 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langgraph import places
 from teola_plugin.adapters.langgraph.follow import Following
-from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, REST_VISITS, Places
+from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, Places
 from teola_plugin.trace import Progress
 from teola_plugin.worth import Worth
+from tests.conftest import REST_VISITS
 from tests.support.hosted_service import Service, counted
 
 
@@ -29,7 +31,8 @@ class State(TypedDict, total=False):
 
 
 @pytest.fixture(autouse=True)
-def all_calls_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_places_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "REST_VISITS", REST_VISITS)
     monkeypatch.setattr(Worth, "is_worth", lambda self: True)
 
 
