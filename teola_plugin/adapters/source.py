@@ -1,7 +1,8 @@
 """The syntax tree of a function that already exists, or None where the tree is not certain.
 
 `inspect.getsource` cuts a lambda out by lines, which fails inside a multi-line dict and takes the wrong one of two
-lambdas on a line. Here the whole file is parsed once and the node is found by the columns in the code object.
+lambdas on a line. Here the statement or method around it is parsed (or the whole file, where these cannot be told) and
+the node is found by the columns in the code object.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import ast
 import builtins
 import functools
 import linecache
+import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +109,100 @@ def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[s
 def node_of(function: types.FunctionType) -> FunctionNode | None:
     """Return the node of a plain function in its present file. Never raises."""
     code = function.__code__
+    lines = _lines_of(function)
+    known, node = _nodes.get(key := (code.co_filename, code), (None, None))
+    if known is not lines:
+        node = next((node for text in texts_around(function) if (node := node_in(text, code))), None)
+        if len(_nodes) >= MOST_NODES:
+            _nodes.clear()
+        _nodes[key] = lines, node
+    return node
+
+
+MOST_NODES = 1024
+_nodes: dict[tuple[str, types.CodeType], tuple[list[str], FunctionNode | None]] = {}
+"""Found nodes, with the lines of their files."""
+
+
+def _lines_of(function: types.FunctionType) -> list[str]:
+    """Return the lines of the file: the same list as long as the file is not read again."""
     try:
-        lines = linecache.getlines(code.co_filename, function.__globals__)
-        found = [n for n in _functions(code.co_filename, "".join(lines)) if _may_be(n, code)]
-    except (SyntaxError, ValueError, RecursionError, OSError, UnicodeDecodeError):
+        return linecache.getlines(function.__code__.co_filename, function.__globals__)
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def texts_around(function: types.FunctionType) -> Iterator[str]:
+    """Yield texts that may have the function, each line at its place: more and more of the function's file.
+
+    These are the method of a class without the rest of the class, the statement of the file, and the whole file. The
+    first two are told by indentation, so a part may be missing; but most of a large file is never needed. The file's
+    imports are in each text, since CPython compiles calls of what is imported in a way of its own.
+    """
+    lines = _lines_of(function)
+    at = min(function.__code__.co_firstlineno, len(lines)) - 1
+    if at > 0:
+        begin, end = _statement(lines, at, 0)
+        parts = [[*range(begin, end)]]
+        if header := _CLASS.match(lines[begin]):
+            inner = min((_indentation(line) for line in lines[begin + 1 : at + 1] if line.strip()), default=0)
+            parts.insert(0, [*range(*_statement(lines, at, inner))])
+        blank = ["\n"] * len(lines)
+        for number, line in _imports(lines):
+            blank[number] = line
+        for part in parts:
+            text = blank.copy()
+            if header:
+                text[begin] = f"{header[0]}:\n"
+            for number in part:
+                text[number] = lines[number]
+            yield "".join(text)
+    yield "".join(lines)
+
+
+def _imports(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the imports outside of functions and classes, by line, without indentation."""
+    is_open = is_inside = False
+    for number, line in enumerate(lines):
+        if line[:1].isalpha():
+            is_inside = line.startswith(("def ", "class ", "async "))
+        if is_open or (not is_inside and line.lstrip().startswith(("import ", "from "))):
+            yield number, line.lstrip(" ")
+            is_open = ("(" in line or is_open) and ")" not in line
+
+
+def _statement(lines: Sequence[str], at: int, indentation: int) -> tuple[int, int]:
+    """Return the begin and the end of the statement around a line, with its decorators."""
+
+    def begins(line: str) -> bool:
+        return _indentation(line) == indentation and _BEGIN.match(line, indentation) is not None
+
+    begin = at
+    while begin > 0 and not begins(lines[begin]):
+        begin -= 1
+    end, is_decorator = begin, True
+    while end < len(lines) and (is_decorator or not begins(lines[end])):
+        if begins(lines[end]):
+            is_decorator = lines[end][indentation] == "@"
+        end += 1
+    return begin, end
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
+
+
+_BEGIN = re.compile(r"(?!(?:else|elif|except|finally)\b)[^\W\d]|@")
+"""How a statement begins, or a decorator of one."""
+
+_CLASS = re.compile(r"class\s+\w+")
+
+
+def node_in(text: str, code: types.CodeType) -> FunctionNode | None:
+    """Return the node of a function in the text of its file, or of a part of the file. Never raises."""
+    try:
+        found = [n for n in _functions(code.co_filename, text) if _may_be(n, code)]
+    except (SyntaxError, ValueError, RecursionError):
         return None
     if isinstance(next(iter(found), None), ast.Lambda) and len(found) > 1:
         found = [n for n in found if _contains(n, code)]
@@ -118,7 +210,7 @@ def node_of(function: types.FunctionType) -> FunctionNode | None:
     return found[0] if len(found) == 1 else None
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
     nodes = ast.walk(parse(text, filename))
     return tuple(n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))

@@ -1,13 +1,13 @@
-"""The verified syntax tree of a code object: compiling the file again gives an equal code object."""
+"""The verified syntax tree of a code object: compiling its statement, or the file, again gives an equal code object."""
 
 from __future__ import annotations
 import __future__
 
+import contextlib
 import functools
-import linecache
 import types
 
-from teola_plugin.adapters.source import FunctionNode, node_of
+from teola_plugin.adapters.source import FunctionNode, node_in, texts_around
 
 _ANNOTATIONS = __future__.annotations.compiler_flag
 
@@ -15,20 +15,18 @@ _ANNOTATIONS = __future__.annotations.compiler_flag
 def verified_node(function: types.FunctionType) -> FunctionNode | None:
     """Return the node of a plain function, or None if the source is uncertain. Never raises."""
     code = function.__code__
-    node = node_of(function)
-    if node is None:
-        return None
-    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
-    try:
-        known = _codes_in(text, code.co_filename, code.co_flags & _ANNOTATIONS)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return node if code in known else None
+    for text in texts_around(function):
+        if (node := node_in(text, code)) is None:
+            continue
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            if code in _codes_in(text, code.co_filename, code.co_flags & _ANNOTATIONS):
+                return node
+    return None
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _codes_in(text: str, filename: str, flags: int) -> frozenset[types.CodeType]:
-    """Return all code objects of a file."""
+    """Return all code objects of a file or of a part of the file."""
     found: set[types.CodeType] = set()
     todo = [compile(text, filename, "exec", flags, dont_inherit=True)]
     while todo:
