@@ -168,7 +168,7 @@ def _imports(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
             is_inside = line.startswith(("def ", "class ", "async "))
         if is_open or (not is_inside and line.lstrip().startswith(("import ", "from "))):
             yield number, line.lstrip(" ")
-            is_open = ("(" in line or is_open) and ")" not in line
+            is_open = (("(" in line or is_open) and ")" not in line) or line.endswith("\\\n")
 
 
 def _statement(lines: Sequence[str], at: int, indentation: int) -> tuple[int, int]:
