@@ -83,8 +83,8 @@ def _meet(
 ) -> Met | Alone | None:  # fmt: skip
     if len(args) + len(kwargs) != 1:
         return None
-    if session.alone and models.is_known_by_settings(embeddings):
-        return Alone(session.alone(models.spec_of(embeddings), "embedding"), partial(_is_stock, embeddings))
+    if (asks := session.alone) and models.is_known_by_settings(embeddings):
+        return Alone(asks(models.spec_of(embeddings), "embedding"), partial(_is_stock, embeddings))
     text = plain_text(args[0] if args else kwargs.get("text"))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None

@@ -198,7 +198,9 @@ class Session:
             self._subscribe()
 
     def _subscribe(self) -> None:
-        self._host.subscribe(self._query.owner, self._events.append)
+        with kept_off, self._lock:
+            if not self._is_closed:  # a reading may outlive the call, and nobody would release the host's list
+                self._host.subscribe(self._query.owner, self._events.append)
 
     def _record(self, event: Event) -> None:
         self._events.append(event)

@@ -12,9 +12,11 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langgraph import places
 from teola_plugin.adapters.langgraph.follow import Following
 from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, Places
+from teola_plugin.seams import current
 from teola_plugin.trace import Progress
 from teola_plugin.worth import Worth
 from tests.conftest import REST_VISITS
@@ -198,6 +200,27 @@ def test_supersteps_without_requests_are_left_out_although_no_reading_had_the_ti
     begun.clear()
     for _ in range(2):  # in the first at the latest, it is noticed that there are requests after all
         was_read(service, app, fast, {"question": "ask"})
+    assert begun
+
+
+def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node of the superstep ends the rest between the two looks at it."""
+    app = asks_in_turn(service)
+    fast = optimize(app)
+    given: State = {"question": "why"}
+    until_left_out(service, app, fast, given)
+    for rest in places_of(fast)._rests.values():
+        rest.left = 50
+    is_known, begun = models.is_known_by_settings, []
+
+    def begins_an_aside(model: Any) -> bool:
+        session: Any = current()
+        if session is not None and session.alone:
+            session.aside("", lambda: begun.append(model))
+        return is_known(model)
+
+    monkeypatch.setattr(models, "is_known_by_settings", begins_an_aside)
+    was_read(service, app, fast, given)
     assert begun
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -302,3 +302,16 @@ def test_a_reading_that_waits_keeps_nothing_alive_after_the_call(host: LocalHost
     del work
     session.close()
     assert known() is None
+
+
+@pytest.mark.parametrize("ends", [Session.close, Session.interrupt])
+def test_a_reading_that_outlives_the_call_leaves_nothing_at_the_host(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Session], object]
+) -> None:
+    session, heard = Session(host), list[object]()
+    ends(session)
+    monkeypatch.setattr(host, "subscribe", lambda owner, sink: heard.append(owner))
+    refused = session.request(FakeEngine().spec, "embedding", "a", {})
+    assert not heard
+    assert refused.outcome is not None
+    session.close()
