@@ -194,13 +194,14 @@ class Following:
         self._compare(progress)
 
     def _judge(self, steps: Sequence[Step], end: Progress, asides: Asides) -> None:
-        """Judge the prediction over these supersteps, unless the framework's run was faster and made more requests."""
+        """Judge the prediction over these supersteps. It is late if the framework's run made requests before it."""
         prediction = self.prediction
         if prediction is None or not steps:
             return
         asked, is_read = end.asked - steps[0][1].asked, prediction.readings > prediction.is_evaluating
-        if not asked or (is_read and asked <= prediction.found + 1):
-            self.followed.places.judge(steps, end, had_room=prediction.had_room(asides.are_asked_together))
+        is_late = asked > 0 and not (is_read and asked <= prediction.found + 1)
+        had_room = prediction.had_room(asides.are_asked_together)
+        self.followed.places.judge(steps, end, had_room=had_room, is_late=is_late)
 
     def _came_to(self, place: Place, progress: Progress) -> None:
         """Note a superstep, and look at the one before if it was left out."""

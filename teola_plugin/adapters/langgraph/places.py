@@ -21,6 +21,9 @@ REST_VISITS = 2
 MOST_REST_VISITS = 64
 """The first and the longest rest. Each rest is twice as long as the last, as long as no visit in between finds room."""
 
+LATE_PREDICTIONS = 4
+"""So many predictions in a row that were slower than the framework's run show no room: replies take no time there."""
+
 GAIN_S = 0.02
 """A reply that comes sooner by less than this does not show room: threads take as long to get their turn."""
 
@@ -37,12 +40,14 @@ Step = tuple[Place, Progress]
 class _Rest:
     """`asked`: the most requests of the framework's run in a superstep there. `left`: visits yet to be left out.
 
-    `visits`: how many the last rest left out in all, 0 if the place had room since.
+    `visits`: how many the last rest left out in all, 0 if the place had room since. `late`: the latest predictions that
+    were slower than the framework's run.
     """
 
     asked: int = 0
     left: int = 0
     visits: int = 0
+    late: int = 0
 
 
 @dataclass(slots=True)
@@ -59,7 +64,7 @@ class Places:
         rest.left -= 1
         return True
 
-    def judge(self, steps: Sequence[Step], end: Progress, *, had_room: bool) -> None:
+    def judge(self, steps: Sequence[Step], end: Progress, *, had_room: bool, is_late: bool = False) -> None:
         """Judge a prediction that is over. `steps`: the supersteps since it began, up to `end`."""
         begin = steps[0][1]
         gained = end.prefills > begin.prefills or end.ahead or end.gained_s - begin.gained_s >= GAIN_S
@@ -68,6 +73,9 @@ class Places:
         for (place, at), after in zip(steps, [*(at for _, at in steps[1:]), end], strict=True):
             rest = self._rests.setdefault(place, _Rest())
             rest.asked = max(rest.asked, after.asked - at.asked)
+            rest.late = rest.late + 1 if is_late else 0
+            if 0 < rest.late < LATE_PREDICTIONS:
+                continue
             rest.visits = 0 if had_room or gained else min(2 * rest.visits or REST_VISITS, MOST_REST_VISITS)
             rest.left = rest.visits
 

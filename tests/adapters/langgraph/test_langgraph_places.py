@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, cast
 
 import pytest
 from langchain_openai import ChatOpenAI
@@ -15,7 +15,7 @@ from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langgraph import places
 from teola_plugin.adapters.langgraph.follow import Following
-from teola_plugin.adapters.langgraph.places import MOST_REST_VISITS, Places
+from teola_plugin.adapters.langgraph.places import LATE_PREDICTIONS, MOST_REST_VISITS, Places
 from teola_plugin.seams import current
 from teola_plugin.trace import Progress
 from teola_plugin.worth import Worth
@@ -227,14 +227,22 @@ def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, m
 BEGIN = Progress(0, 0, 0.0, 0)
 
 
-def visits(*ends: Progress, had_room: bool = False) -> list[bool]:
-    """Which of so many visits were left out, if those that were not ended so."""
+def visits(*ends: Progress, had_room: bool = False, late: Sequence[bool] = ()) -> list[bool]:
+    """Which of so many visits were left out, if those that were not ended so, late or not."""
     places, left = Places(), []
-    for end in ends:
+    for end, is_late in itertools.zip_longest(ends, late[: len(ends)], fillvalue=False):
         left.append(places.is_left_out(("a",)))
         if not left[-1]:
-            places.judge([(("a",), BEGIN)], end, had_room=had_room)
+            places.judge([(("a",), BEGIN)], cast(Progress, end), had_room=had_room, is_late=bool(is_late))
     return left
+
+
+def test_predictions_that_are_always_too_late_are_left_out() -> None:
+    end = Progress(1, 0, 0.0, 0)
+    assert visits(*[end] * 6, late=[True] * 6) == [False] * LATE_PREDICTIONS + [True] * 2
+    assert visits(*[end] * 6, late=[True, True, True, False]) == [False] * 4 + [True] * 2
+    assert not any(visits(*[end] * 6, late=[True] * 6, had_room=True))
+    assert visits(*[end] * 3, late=[True, False]) == [False, False, True]
 
 
 def test_each_rest_is_twice_as_long_up_to_a_limit() -> None:
