@@ -23,7 +23,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize
-from teola_plugin.adapters.langchain.hosted_embeddings import provider_spec
+from teola_plugin.adapters.langchain.hosted_embeddings import instrument_loaded, provider_spec
 from teola_plugin.api import optimized
 from teola_plugin.engines import EngineSpec, Foreign
 from teola_plugin.events import Retired
@@ -184,6 +184,7 @@ def test_whatever_the_service_could_tell_apart_has_its_own_vector(service: Servi
 
 @pytest.mark.parametrize("rest", [False, True])
 def test_a_vector_of_a_call_that_rests_counts_at_its_provider(service: Service, rest: bool) -> None:
+    instrument_loaded()
     embeddings = embedder(service)
     expected = embeddings.embed_query("hive 1")
     assert provider_spec(embeddings)
