@@ -46,8 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Garbage is collected between tests only, all places of graphs are read, no process is too busy to run ahead, and
-    no event loop is there already.
+    """Collect garbage between tests only, read all places of graphs, let no process be too busy, leave no event loop.
 
     LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
     closing it joins threads, and they want the lock that all executors share.
@@ -56,8 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     interception.keep(config)  # tests of parts do not optimize anything
     asyncio.set_event_loop(None)  # as after `asyncio.run`: otherwise LlamaIndex makes one here that nobody closes
     gc.set_threshold(0)
-    processor.limit = math.inf  # engines that answer at once leave no time to run ahead in,
-    places.REST_VISITS = 0  # and gain nothing
+    # Engines that answer at once leave no time to run ahead in, and nothing is gained from them.
+    processor.limit = math.inf
+    places.REST_VISITS = 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -141,21 +141,20 @@ def texts_around(function: types.FunctionType) -> Iterator[str]:
     """
     lines = _lines_of(function)
     at = min(function.__code__.co_firstlineno, len(lines)) - 1
-    if at > 0:
+    if at >= 0:
         begin, end = _statement(lines, at, 0)
-        parts = [[*range(begin, end)]]
+        parts = [(begin, end)]
         if header := _CLASS.match(lines[begin]):
             inner = min((_indentation(line) for line in lines[begin + 1 : at + 1] if line.strip()), default=0)
-            parts.insert(0, [*range(*_statement(lines, at, inner))])
+            parts.insert(0, _statement(lines, at, inner))
         blank = ["\n"] * len(lines)
         for number, line in _imports(lines):
             blank[number] = line
-        for part in parts:
+        for first, last in parts:
             text = blank.copy()
             if header:
                 text[begin] = f"{header[0]}:\n"
-            for number in part:
-                text[number] = lines[number]
+            text[first:last] = lines[first:last]
             yield "".join(text)
     yield "".join(lines)
 
@@ -181,8 +180,10 @@ def _statement(lines: Sequence[str], at: int, indentation: int) -> tuple[int, in
     while begin > 0 and not begins(lines[begin]):
         begin -= 1
     end, is_decorator = begin, True
-    while end < len(lines) and (is_decorator or not begins(lines[end])):
+    while end < len(lines):
         if begins(lines[end]):
+            if not is_decorator:
+                break
             is_decorator = lines[end][indentation] == "@"
         end += 1
     return begin, end

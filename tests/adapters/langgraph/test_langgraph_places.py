@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, cast
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 import pytest
 from langchain_openai import ChatOpenAI
@@ -95,6 +95,11 @@ def places_of(fast: Any) -> Places:
     return places
 
 
+def leave_out_next_visits(fast: Any) -> None:
+    for rest in places_of(fast)._rests.values():
+        rest.left = 50
+
+
 def was_read(service: Service, app: Any, fast: Any, given: State) -> bool:
     """Whether a call read anything; it answers and asks as the original."""
     with counted(service) as original:
@@ -130,8 +135,7 @@ def test_a_loop_that_gets_more_rounds_is_read_again(service: Service) -> None:
     app = asks_items(service)
     fast = optimize(app)
     until_left_out(service, app, fast, {"items": ["a"]})
-    for rest in places_of(fast)._rests.values():
-        rest.left = 50
+    leave_out_next_visits(fast)
     many: State = {"items": ["a", "b", "c"]}
     assert True in [was_read(service, app, fast, many) for _ in range(10)]
     service.holds, service.awaits = "item a", "item c"
@@ -209,8 +213,7 @@ def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, m
     fast = optimize(app)
     given: State = {"question": "why"}
     until_left_out(service, app, fast, given)
-    for rest in places_of(fast)._rests.values():
-        rest.left = 50
+    leave_out_next_visits(fast)
     is_known, begun = models.is_known_by_settings, []
 
     def begins_an_aside(model: Any) -> bool:
@@ -227,22 +230,22 @@ def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, m
 BEGIN = Progress(0, 0, 0.0, 0)
 
 
-def visits(*ends: Progress, had_room: bool = False, late: Sequence[bool] = ()) -> list[bool]:
-    """Which of so many visits were left out, if those that were not ended so, late or not."""
+def visits(*ends: Progress, had_room: bool = False, late: int = 0) -> list[bool]:
+    """Which of so many visits were left out, if those that were not ended so, the first `late` of them late."""
     places, left = Places(), []
-    for end, is_late in itertools.zip_longest(ends, late[: len(ends)], fillvalue=False):
+    for number, end in enumerate(ends):
         left.append(places.is_left_out(("a",)))
         if not left[-1]:
-            places.judge([(("a",), BEGIN)], cast(Progress, end), had_room=had_room, is_late=bool(is_late))
+            places.judge([(("a",), BEGIN)], end, had_room=had_room, is_late=number < late)
     return left
 
 
 def test_predictions_that_are_always_too_late_are_left_out() -> None:
     end = Progress(1, 0, 0.0, 0)
-    assert visits(*[end] * 6, late=[True] * 6) == [False] * LATE_PREDICTIONS + [True] * 2
-    assert visits(*[end] * 6, late=[True, True, True, False]) == [False] * 4 + [True] * 2
-    assert not any(visits(*[end] * 6, late=[True] * 6, had_room=True))
-    assert visits(*[end] * 3, late=[True, False]) == [False, False, True]
+    assert visits(*[end] * 6, late=6) == [False] * LATE_PREDICTIONS + [True] * 2
+    assert visits(*[end] * 6, late=3) == [False] * 4 + [True] * 2
+    assert not any(visits(*[end] * 6, late=6, had_room=True))
+    assert visits(*[end] * 3, late=1) == [False, False, True]
 
 
 def test_each_rest_is_twice_as_long_up_to_a_limit() -> None:

@@ -284,7 +284,6 @@ def taught(w: World, graph: Any, *questions: str, times: int = LEAST, hold: tupl
         for q in questions:
             w.hold(*(hold if n else ("", "")))
             call(w, fast, q)
-    optimized(fast).wake()  # replies that take no time gain nothing
     return fast
 
 
