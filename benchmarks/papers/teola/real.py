@@ -2,8 +2,11 @@
 
 `real` takes models for a small machine, benchmarks/gpu.py large ones. What a small machine can show: that all ways come
 to the same answers, and what overlap gains where every engine shares a few cores with all others. All ways have vLLM's
-prefix cache, the baselines too; no two timed queries are alike, so it holds instructions and nothing else that helps.
-Bundles of `po` share the LLM, as vLLM batches continuously.
+prefix cache, the baselines too, and the same queries, each way as a tenant of its own; no two of these are alike, so
+the cache holds instructions and nothing else that helps. Bundles of `po` share the LLM, as vLLM batches continuously.
+
+All answers are compared with those of the first way. In half precision some differ with what else is in a batch, so
+answers are counted, too, that are shorter than they were to be.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import itertools
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -24,7 +28,8 @@ from papers.apps import advanced_rag
 from papers.figures import Cell, Result, Row, Setting, Table
 from papers.teola.modes import BEST, OURS, PAPERS, Way
 from teola_plugin import runtime
-from teola_plugin.engines import Engine
+from teola_plugin.engines import Batch, Completion, Done, Emit, Engine, Outcome
+from teola_plugin.tenancy import terms
 
 T = TypeVar("T")
 
@@ -73,33 +78,86 @@ def real(setting: Setting) -> Result:
 def compared(models: Models, scale: Scale, where: str, *, told: Callable[[str], None] = lambda line: None) -> Result:
     """The same on models of any size. It ends their engines. `told`: what is measured, as it comes."""
     ends_s = time.perf_counter() + scale.limit_s
+    short = short_texts(models.engines["llm"])
     try:
-        apps = {way: _app(way, models, scale) for way in WAYS}
-        answers = {}
-        for way, app in apps.items():
-            answers[way], took_s = _ask(way, app, [_query("check", scale)])
-            told(f"check  {way}: {took_s:.3f} s, {zlib.crc32(repr(answers[way]).encode()):08x}")
-        alone: dict[Way, list[float]] = {way: [] for way in apps}
-        at_once: dict[Way, list[float]] = {way: [] for way in apps}
+        tried = [Tried(way, _app(way, models, scale), {}) for way in WAYS]
+        for each in tried:
+            took_s = each.ask({"check": _query("check", scale)})
+            told(f"check  {each.way}: {took_s:.3f} s, {zlib.crc32(each.answers['check'].encode()):08x}")
+        alone: dict[Way, list[float]] = {way: [] for way in WAYS}
+        at_once: dict[Way, list[float]] = {way: [] for way in WAYS}
         for turn in _until(ends_s, range(scale.rounds)):
-            for way in _rotated(list(apps), turn):
-                alone[way].append(_ask(way, apps[way], [_query(f"{turn} {way}", scale)])[1])
-                told(f"alone  {way}: {alone[way][-1]:.3f} s")
+            for each in _rotated(tried, turn):
+                alone[each.way].append(each.ask({f"{turn}": _query(f"{turn}", scale)}))
+                told(f"alone  {each.way}: {alone[each.way][-1]:.3f} s")
         for turn in _until(ends_s, range(scale.bursts)):
-            for way in _rotated(list(apps), turn):
-                queries = [_query(f"burst {turn} {way} {n}", scale) for n in range(scale.burst)]
-                at_once[way].append(scale.burst / _ask(way, apps[way], queries)[1])
-                told(f"burst  {way}: {at_once[way][-1]:.3f}/s")
+            for each in _rotated(tried, turn):
+                names = [f"burst {turn} {n}" for n in range(scale.burst)]
+                at_once[each.way].append(scale.burst / each.ask({name: _query(name, scale) for name in names}))
+                told(f"burst  {each.way}: {at_once[each.way][-1]:.3f}/s")
         most = max(map(statistics.fmean, at_once.values()))
         arriving = {}
         for share in _until(ends_s, scale.shares):
-            arriving[share] = _arriving(apps, share, most, scale)
+            arriving[share] = _arriving(tried, share, most, scale)
             told(f"rate {share * most:.3g}/s  " + ", ".join(f"{way} {s:.3f} s" for way, s in arriving[share].items()))
     finally:
         runtime.host.close()
-    equal = {way: answer == answers[PAPERS[0]] for way, answer in answers.items()}
-    shown = _shown(alone, at_once, equal, where)
+    alike = {each.way: equal(each, tried[0], short[each.way.name]) for each in tried}
+    shown = _shown(alone, at_once, alike, where)
     return replace(shown, tables=(*shown.tables, *([_arriving_table(arriving, most)] if arriving else [])))
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A way, and what it answered to each query, by the query's name."""
+
+    way: Way
+    app: Any
+    answers: dict[str, str]
+
+    def ask(self, queries: Mapping[str, Mapping[str, str]]) -> float:
+        """Ask queries that come at once. Returns the seconds until the last answer."""
+
+        async def ask() -> None:
+            await asyncio.gather(*(self.answer(name, query) for name, query in queries.items()))
+
+        began_s = time.perf_counter()
+        self.run(ask())
+        return time.perf_counter() - began_s
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` as this way's tenant and by its policy."""
+        runtime.host.use(self.way.policy)
+        with terms(tenant=self.way.name):
+            return asyncio.run(work)
+
+    async def answer(self, name: str, query: Mapping[str, str]) -> None:
+        self.answers[name] = await self.app.arun(**query)
+
+
+def short_texts(llm: Engine) -> Counter[str]:
+    """Count, by tenant, the texts of an LLM that from now on end before the limit, though only the limit ends them."""
+    short: Counter[str] = Counter()
+    run = llm.run
+
+    async def counted(batch: Batch, emit: Emit) -> None:
+        is_long = batch.settings.get("ignore_eos") and "structured_outputs" not in batch.settings
+
+        def counting(at: int, outcome: Outcome) -> None:
+            text = outcome.value if isinstance(outcome, Done) else None
+            if is_long and isinstance(text, Completion) and text.output_tokens < batch.settings["max_tokens"]:
+                short[batch.items[at].tenant] += 1
+            emit(at, outcome)
+
+        await run(batch, counting)
+
+    llm.run = counted  # type: ignore[method-assign]
+    return short
+
+
+def equal(one: Tried, other: Tried, short: int) -> str:
+    same = sum(answer == other.answers[name] for name, answer in one.answers.items())
+    return f"{same} of {len(other.answers)}" + (f", {short} SHORT" if short else "")
 
 
 def _until(ends_s: float, items: Sequence[T]) -> Iterator[T]:
@@ -109,17 +167,16 @@ def _until(ends_s: float, items: Sequence[T]) -> Iterator[T]:
             yield item
 
 
-def _arriving(apps: Mapping[Way, Any], share: float, most: float, scale: Scale) -> dict[Way, float]:
+def _arriving(tried: Sequence[Tried], share: float, most: float, scale: Scale) -> dict[Way, float]:
     """The mean latency of each way at that share of the rate `most`, with the same arrivals."""
     arrivals = poisson(share * most, {"C": 1}, count=scale.count, seed=0)
+    queries = {a.number: (f"{share} {a.number}", _query(f"{share} {a.number}", scale)) for a in arrivals}
     found = {}
-    for way, app in apps.items():
-        runtime.host.use(way.policy)
-        queries = {a.number: _query(f"{share} {way} {a.number}", scale) for a in arrivals}
-        ended = asyncio.run(drive(arrivals, lambda a, app=app, queries=queries: app.arun(**queries[a.number])))  # type: ignore[misc]
-        if failed := [each.error for each in ended if each.error]:
+    for each in tried:
+        ended = each.run(drive(arrivals, lambda a, each=each: each.answer(*queries[a.number])))  # type: ignore[misc]
+        if failed := [one.error for one in ended if one.error]:
             raise failed[0]
-        found[way] = statistics.fmean(each.latency_s for each in ended)
+        found[each.way] = statistics.fmean(one.latency_s for one in ended)
     return found
 
 
@@ -137,7 +194,7 @@ def _arriving_table(arriving: Mapping[float, Mapping[Way, float]], most: float) 
 
 
 def _shown(
-    alone: Mapping[Way, Sequence[float]], at_once: Mapping[Way, Sequence[float]], equal: Mapping[Way, bool], where: str
+    alone: Mapping[Way, Sequence[float]], at_once: Mapping[Way, Sequence[float]], equal: Mapping[Way, str], where: str
 ) -> Result:
     alone_s = {way: statistics.median(seconds) for way, seconds in alone.items()}
     per_s = {way: statistics.fmean(found) for way, found in at_once.items()}
@@ -145,11 +202,11 @@ def _shown(
         Row(str(way), (
             Cell(alone_s[way], None, "s"), Cell(alone_s[way] / alone_s[BEST], None, "x"),
             Cell(per_s[way], None, "/s"), Cell(per_s[BEST] / per_s[way], None, "x"),
-            Cell("yes" if equal[way] else "NO"),
+            Cell(equal[way]),
         ))
         for way in alone
     )  # fmt: skip
-    columns = ("alone", "over ours", "at once", "ours over it", "same answer")
+    columns = ("alone", "over ours", "at once", "ours over it", "equal answers")
     spread = ", ".join(f"{way} {min(seconds):.2f} to {max(seconds):.2f} s" for way, seconds in alone.items())
     return Result((Table(f"App C on the engines of {where}", columns, rows),), says=(f"Alone, the spread: {spread}.",))
 
@@ -188,18 +245,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "max_tokens"}
 
 
-def _ask(way: Way, app: Any, queries: Sequence[Mapping[str, Any]]) -> tuple[list[str], float]:
-    """The answers to queries that come at once, and the seconds until the last."""
-    runtime.host.use(way.policy)
-
-    async def ask() -> list[str]:
-        return list(await asyncio.gather(*(app.arun(**query) for query in queries)))
-
-    began_s = time.perf_counter()
-    answers = asyncio.run(ask())
-    return answers, time.perf_counter() - began_s
-
-
 def _query(name: str, scale: Scale) -> dict[str, str]:
     """Texts of true words; `name` stands at their beginning and in each chunk, so that nothing is alike."""
     from teola_plugin.demo.corpus import QUESTIONS, passages
@@ -211,6 +256,6 @@ def _query(name: str, scale: Scale) -> dict[str, str]:
     return {"question": f"{QUESTIONS[0]} ({name})", "document": " ".join(document)[:size]}
 
 
-def _rotated(ways: list[Way], turn: int) -> list[Way]:
-    at = turn % len(ways)
-    return [*ways[at:], *ways[:at]]
+def _rotated(tried: list[Tried], turn: int) -> list[Tried]:
+    at = turn % len(tried)
+    return [*tried[at:], *tried[:at]]
