@@ -224,11 +224,20 @@ def vector(text: str) -> list[float]:
     return [round(float(each), 6) for each in sums / np.linalg.norm(sums)]
 
 
+HOSTS = 64
+"""Addresses of this machine where the service answers: found pages lie on many hosts."""
+
+
 def found(query: str, address: str) -> dict[str, Any]:
-    """What the web search finds; its pages are at that address."""
+    """What the web search finds; its pages are at that address, on one host or another."""
     results = [
-        {"url": f"{address}/page/{mark(f'{query}{n}')}.org", "title": f"Page {n}", "score": 0.9 - n / 10,
+        {"url": _page(address, f"{query}{n}"), "title": f"Page {n}", "score": 0.9 - n / 10,
          "content": f"{choose(_WORDS, f'{query}{n}')} of page {n}: {mark(f'{query}{n}')}", "raw_content": None}
         for n in range(3)
     ]  # fmt: skip
     return {"query": query, "results": results, "images": [], "answer": None, "response_time": 0.1}
+
+
+def _page(address: str, name: str) -> str:
+    host = address.replace("127.0.0.1:", f"127.0.0.{1 + int(digest(name)[:8], 16) % HOSTS}:")
+    return f"{host}/page/{mark(name)}.org"

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -21,6 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from public.replies import (
+    HOSTS,
     MARK,
     Script,
     digest,
@@ -63,6 +65,7 @@ class Service:
         app.add_api_route("/v1/completions", self.complete, methods=["POST"])
         app.add_api_route("/v1/embeddings", self.embeddings, methods=["POST"])
         app.add_api_route("/search", self.search, methods=["POST"])
+        app.add_api_route("/brave", self.brave, methods=["GET"])
         app.add_api_route("/page/{name}", self.page, methods=["GET"])
         app.add_api_route("/control", self.control, methods=["POST"])
         return app
@@ -129,6 +132,16 @@ class Service:
 
         return JSONResponse(await self.answered("search", query, query, reply))
 
+    async def brave(self, q: str, request: Request) -> Response:
+        """As Brave's interface answers."""
+
+        def reply() -> tuple[str, Any]:
+            results = found(q, str(request.base_url).rstrip("/"))
+            told = [{**each, "description": each["content"]} for each in results["results"]]
+            return json.dumps(results), {"web": {"results": told}}
+
+        return JSONResponse(await self.answered("search", q, q, reply))
+
     async def page(self, name: str) -> Response:
         text = f"The page {name} is about {mark(name)}."
         return PlainTextResponse(await self.answered("search", name, name, lambda: (text, text)))
@@ -180,12 +193,14 @@ def main(name: str) -> None:
     from public.cases import CASES
 
     service = Service(CASES[name].script)
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen()
-        print(f"http://127.0.0.1:{door.getsockname()[1]}", flush=True)
+    with contextlib.ExitStack() as opened:
+        doors = [opened.enter_context(socket.socket()) for _ in range(HOSTS)]
+        for n, door in enumerate(doors):
+            door.bind((f"127.0.0.{n + 1}", doors[0].getsockname()[1] if n else 0))
+            door.listen()
+        print(f"http://127.0.0.1:{doors[0].getsockname()[1]}", flush=True)
         server = uvicorn.Server(uvicorn.Config(service.app(), log_config=None, lifespan="off", ws="none"))
-        server.run(sockets=[door])
+        server.run(sockets=doors)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import ddgs.ddgs
 import pydantic.v1
 import tiktoken.registry
 from langchain_core.documents import Document
@@ -126,18 +127,6 @@ class SearchTool(BaseTool):
         return await _apost(query)
 
 
-class Hits(SearchTool):
-    """A web search whose result is text."""
-
-    name: str = "duckduckgo_search"
-
-    def _run(self, query: str) -> Any:
-        return " ".join(each["content"] for each in _post(query)["results"])
-
-    async def _arun(self, query: str) -> Any:
-        return " ".join(each["content"] for each in (await _apost(query))["results"])
-
-
 class _Corpus(Embeddings):
     """Vectors of the corpus, without requests."""
 
@@ -177,7 +166,7 @@ class Store(InMemoryVectorStore):
 
 
 class Wrapper:
-    """The wrapper of a search engine or an encyclopedia."""
+    """The wrapper of an encyclopedia."""
 
     def __init__(self, **options: Any) -> None:
         pass
@@ -185,14 +174,13 @@ class Wrapper:
     def run(self, query: str) -> str:
         return " ".join(each["content"] for each in _post(query)["results"])
 
-    def results(self, query: str, max_results: int = 3) -> list[dict[str, Any]]:
-        return [{"link": r["url"], "title": r["title"], "snippet": r["content"]} for r in _post(query)["results"]]
-
     def load(self, query: str) -> list[Document]:
         return _documents(query, _post(query))
 
-    def _ddgs_text(self, query: str) -> list[dict[str, Any]]:
-        return [{"href": r["url"], "title": r["title"], "body": r["content"]} for r in _post(query)["results"]]
+
+def _found_by_ddgs(self: Any, query: str, **options: Any) -> list[dict[str, Any]]:
+    """In place of `DDGS.text`, which asks several search engines."""
+    return [{"href": r["url"], "title": r["title"], "body": r["content"]} for r in _post(query)["results"]]
 
 
 def _documents(query: str, told: dict[str, Any]) -> list[Document]:
@@ -235,17 +223,6 @@ class WikipediaPages:
 
     def load(self) -> list[Document]:
         return Articles().invoke(self.query)
-
-
-class Brave:
-    """A search tool that answers in JSON."""
-
-    @classmethod
-    def from_api_key(cls, **options: Any) -> Brave:
-        return cls()
-
-    def run(self, query: str) -> str:
-        return json.dumps(Wrapper().results(query))
 
 
 class Soup:
@@ -319,9 +296,7 @@ REPLACED: dict[str, dict[str, Any]] = {
         "Chroma": InMemoryVectorStore,
         "Pinecone": Store,
     },
-    "langchain_community.tools": {"DuckDuckGoSearchRun": Hits, "BraveSearch": Brave},
-    "langchain_community.utilities": {"DuckDuckGoSearchAPIWrapper": Wrapper, "WikipediaAPIWrapper": Wrapper},
-    "langchain_community.utilities.duckduckgo_search": {"DuckDuckGoSearchAPIWrapper": Wrapper},
+    "langchain_community.utilities": {"WikipediaAPIWrapper": Wrapper},
     "langchain_community.retrievers": {
         "WikipediaRetriever": Articles,
         "ArxivRetriever": Arxiv,
@@ -377,4 +352,8 @@ def install() -> None:
     for module, cls in (("tavily.tavily", "TavilyClient"), ("tavily.async_tavily", "AsyncTavilyClient")):
         _at_the_service(getattr(importlib.import_module(module), cls).__init__)
     importlib.import_module("langchain_community.utilities.tavily_search").TAVILY_API_URL = address()
+    brave = importlib.import_module("langchain_community.utilities.brave_search").BraveSearchWrapper
+    brave.model_fields["base_url"].default = address() + "/brave"
+    brave.model_rebuild(force=True)
+    ddgs.ddgs.DDGS.text = _found_by_ddgs
     sys.meta_path.append(_Classic())
