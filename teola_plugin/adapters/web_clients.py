@@ -54,6 +54,9 @@ CLIENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Modules, and their client with its methods that make one request to a search engine and return plain data."""
 
+FINDING_NOTHING = ("_ddgs_text", "_ddgs_news", "_ddgs_images", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults")
+"""Methods and tools whose search raises an error if it finds nothing."""
+
 
 def instrument_loaded() -> None:
     """Make the searches of all loaded clients share early requests."""
@@ -170,7 +173,8 @@ def searching(
             return apart(lambda: getattr(held, name)(*given, **named))
 
         found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
-        if isinstance_of(found, Unknown) and not _is_sent(name, given, named):  # what has come back was not refused
+        may_raise = name in FINDING_NOTHING or not _is_sent(name, given, named)
+        if isinstance_of(found, Unknown) and may_raise:  # what has come back was not refused
             run.raises()
         return found
 

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import pytest
 import requests
 from ddgs.ddgs import DDGS
+from langchain_community.tools import DuckDuckGoSearchRun
 from langchain_community.utilities import DuckDuckGoSearchAPIWrapper
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -247,6 +248,28 @@ def test_a_wrapper_that_is_made_where_it_is_asked(monkeypatch: pytest.MonkeyPatc
     assert not found.stopped
     assert [len(each) for each in found.rounds] == [1]
     assert found.value == "<a>"
+
+
+def test_behind_a_search_that_raises_if_it_finds_nothing_no_other_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(query: str) -> str:
+        wrapper = DuckDuckGoSearchAPIWrapper()
+        return wrapper.run(query) + wrapper.run("b")
+
+    def found_or_not(queries: list[str]) -> list[str]:
+        found = []
+        for query in queries:
+            try:
+                found.append(DuckDuckGoSearchAPIWrapper().run(query))
+            except Exception:
+                found.append("nothing")
+        return found
+
+    monkeypatch.setattr(DDGS, "text", lambda self, query, **given: [{"body": f"<{query}>"}])
+    assert read(twice, "a").certain[0] == [True, False]
+    assert read(found_or_not, ["a", "b"]).certain[0] == [True, True]
+    search = DuckDuckGoSearchRun()
+    assert read(lambda query: [search.run(query), search.run("b")], "a").certain[0] == [True, False]
+    assert not read(lambda query: DuckDuckGoSearchRun().run(query), "a").stopped
 
 
 @pytest.mark.parametrize("certain", [True, False])

@@ -58,6 +58,9 @@ _PACKAGES = frozenset({"langchain_core", "langchain", "langchain_classic", "lang
 
 NO_ARGUMENTS: Mapping[str, Any] = {}
 
+_RUNS = ("run", "arun")
+"""Methods of tools: older names of `invoke` and `ainvoke`."""
+
 _STREAMS = frozenset({
     "stream", "astream", "transform", "atransform", "astream_events", "astream_log", "batch_as_completed",
     "abatch_as_completed", "stream_events", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
@@ -140,6 +143,8 @@ class LangChainAsker:
     def _of_runnable(self, run: Run, held: Any, name: str) -> Any:
         if name in builders.SENDING:
             return self._sending(held, name)
+        if name in _RUNS and foreign.in_mro(stock_class(held), name) is foreign.in_mro(BaseTool, name):
+            return self._running(held, name)
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
         if name in tokens.METHODS and tokens.counts(held):
@@ -166,16 +171,32 @@ class LangChainAsker:
                 if type(config) is Unknown:
                     raise Barrier("a config is not known")
                 require_plain_config(config)
-            if is_batch and rest.pop("return_exceptions", False):
-                raise Barrier("it calls batch with return_exceptions")
+            returns_errors = is_batch and rest.pop("return_exceptions", False)
+            run.require_known(returns_errors)
             way = self._way(held, is_async, is_batch, rest)
 
             def force() -> Any:
-                return _batch(run, held, value, way) if is_batch else run_component(run, held, value, way)
+                if is_batch:
+                    return _batch(run, held, value, way, returns_errors=bool(returns_errors))
+                return run_component(run, held, value, way)
 
             return Pending(force) if is_async else force()
 
         return Callee(send, f"{type_name(type(held))}.{name}")
+
+    def _running(self, tool: Any, name: str) -> Callee:
+        """Return `run` or `arun` of a tool: for an input alone they do what `invoke` does, but with a tool call."""
+        invoke = self._sending(tool, "ainvoke" if name == "arun" else "invoke")
+
+        def run_tool(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            given = [*args, *kwargs.values()]
+            if len(given) != 1 or not kwargs.keys() <= {"tool_input"}:
+                raise Barrier(f"it calls {name} of a tool with options")
+            if type(given[0]) is dict and "type" in given[0]:
+                raise Barrier(f"it calls {name} of a tool with what may be a tool call", "call invoke")
+            return invoke.handler(run, (given[0],), {})
+
+        return Callee(run_tool, invoke.name)
 
     def _reading(self, held: Any, name: str) -> Any:
         providers = providers_of(held)
@@ -284,12 +305,13 @@ def _given(args: Arguments, kwargs: Mapping[str, Any], name: str) -> tuple[Any, 
     return rest.pop(name), rest
 
 
-def _batch(run: Run, held: Any, value: Any, way: Way) -> Any:
+def _batch(run: Run, held: Any, value: Any, way: Way, *, returns_errors: bool) -> Any:
     if run.is_unknown(value):
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) not in (list, tuple):
         raise Barrier("it calls batch with something that is no list")
-    return run_batch(run, held, list(value), [replace(way, source=round_of(way.source.component)) for _ in value])
+    ways = [replace(way, source=round_of(way.source.component)) for _ in value]
+    return run_batch(run, held, list(value), ways, returns_errors=returns_errors)
 
 
 def _refusing(what: str, hint: str) -> Callee:

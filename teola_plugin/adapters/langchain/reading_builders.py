@@ -217,7 +217,12 @@ def can_construct(cls: type) -> bool:
     return is_part and foreign.is_library_class(cls)
 
 
-_SEARCHES = {"langchain_community": ("TavilySearchResults", "TavilyAnswer"), "langchain_tavily": ("TavilySearch",)}
+_SEARCHES = {
+    "langchain_community": (
+        "TavilySearchResults", "TavilyAnswer", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults", "BraveSearch",
+    ),
+    "langchain_tavily": ("TavilySearch",),
+}  # fmt: skip
 
 
 _NEW = object.__dict__["__new__"]

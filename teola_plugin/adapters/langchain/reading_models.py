@@ -29,10 +29,10 @@ from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request, Round
 from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE, READER
-from teola_plugin.adapters.reader.exchange import MARK, Exchange, unknown_id
+from teola_plugin.adapters.reader.exchange import MARK, Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name, unknown_id
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.errors import TeolaError
 from teola_plugin.request_identity import request_key

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from teola_plugin.adapters import chroma, leaf
+from teola_plugin.adapters import chroma, leaf, web_clients
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
@@ -203,6 +203,8 @@ def act(
         found = _kept_as_found(run, found)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
+    if type(found) is Unknown and type_name(type(component)) in web_clients.FINDING_NOTHING:
+        run.raises()
     return found
 
 

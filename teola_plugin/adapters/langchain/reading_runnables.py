@@ -61,6 +61,7 @@ from teola_plugin.adapters.reader.values import (
     Stalled,
     Undecided,
     Unknown,
+    isinstance_of,
     type_name,
 )
 from teola_plugin.value_keys import Same
@@ -116,14 +117,17 @@ _WORKERS = min(32, (os.cpu_count() or 1) + 4)
 """The number of inputs that LangChain begins at once: `ThreadPoolExecutor`'s own number."""
 
 
-def run_batch(run: Run, component: Any, values: list[Any], ways: list[Way]) -> list[Any]:
+def run_batch(
+    run: Run, component: Any, values: list[Any], ways: list[Way], *, returns_errors: bool = False
+) -> list[Any]:
     """Return a component's results for several inputs at once, as from LangChain's `batch`.
 
-    A sequence takes all inputs through one step before any through the next. Raises: as `run_component`.
+    A sequence takes all inputs through one step before any through the next. `returns_errors`: the program's errors are
+    returned in place of results. Raises: as `run_component`.
     """
     cls = stock_class(component)
     if cls is RunnableSequence:
-        return _in_lockstep(run, component.steps, values, ways)
+        return _in_lockstep(run, component.steps, values, ways, returns_errors)
     if cls in (RunnableRetry, RunnableWithFallbacks):
         bound = component.bound if cls is RunnableRetry else component.runnable
         try:
@@ -131,21 +135,38 @@ def run_batch(run: Run, component: Any, values: list[Any], ways: list[Way]) -> l
         except Exception as e:
             raise Barrier(f"it goes on after a {type_name(type(e))}") from e
     if _is_binding(cls):
-        return run_batch(run, component.bound, values, [_bound_way(run, component, way) for way in ways])
+        ways = [_bound_way(run, component, way) for way in ways]
+        return run_batch(run, component.bound, values, ways, returns_errors=returns_errors)
     if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls) and ways:
         _require_default(component, ways[0])
-        return run_batch(run, component.default, values, ways)
+        return run_batch(run, component.default, values, ways, returns_errors=returns_errors)
     works = [partial(run_component, run, component, value, way) for value, way in zip(values, ways, strict=True)]
+    if returns_errors:
+        return _begun_together(run, [partial(_value_or_error, work) for work in works], len(works))
     return _begun_together(run, works, 1 if ways and ways[0].is_async else _WORKERS)
 
 
-def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way]) -> list[Any]:
+def _value_or_error(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as e:  # of the program that is read
+        return e
+
+
+def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way], returns_errors: bool) -> list[Any]:
+    found = dict(enumerate(values))
+    going = dict(enumerate(ways))
     for step in steps:
         before = run.gates
-        values = run_batch(run, step, values, ways)
-        ways = [replace(way, kwargs={}) for way in ways]
+        results = run_batch(run, step, [found[at] for at in going], list(going.values()), returns_errors=returns_errors)
+        found.update(zip(going, results, strict=True))
+        going = {
+            at: replace(way, kwargs={})
+            for at, way in going.items()
+            if not (returns_errors and isinstance_of(found[at], Exception))
+        }
         run.gates = before | {("of all inputs", gate) for gate in run.gates - before}  # not of this round alone
-    return values
+    return list(found.values())
 
 
 def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> list[Any]:

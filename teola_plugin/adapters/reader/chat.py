@@ -6,9 +6,8 @@ import sys
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
-from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import facts_of, is_stock_record_class
-from teola_plugin.adapters.reader.values import Undecided, Unknown
+from teola_plugin.adapters.reader.values import Undecided, Unknown, is_random_id
 
 _ROLES = foreign.words("system human user ai assistant")
 

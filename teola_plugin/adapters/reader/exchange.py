@@ -21,7 +21,7 @@ from teola_plugin.adapters.reader.heap import SETS, sources_of
 from teola_plugin.adapters.reader.pydantic_schemas import made_up_fields
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.table import require_order
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, shown
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, is_random_id, isinstance_of, shown
 
 _numbers = itertools.count()
 
@@ -111,17 +111,3 @@ class Exchange:
         if type(back) is Unknown:
             raise Undecided
         return back
-
-
-ID = "id"
-"""`Unknown.holds` of a random id that is made up in each run."""
-
-
-def unknown_id() -> Unknown:
-    """Return an unknown id that a framework makes up anew in each run."""
-    return Unknown(ID)
-
-
-def is_random_id(value: Any) -> bool:
-    """Whether the value is an id from `unknown_id`."""
-    return type(value) is Unknown and value.holds == ID

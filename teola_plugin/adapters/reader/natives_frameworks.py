@@ -8,9 +8,19 @@ from typing import Any
 
 from teola_plugin.adapters.reader import chat, classes
 from teola_plugin.adapters.reader.calling import call, callback
-from teola_plugin.adapters.reader.exchange import Exchange, is_random_id, unknown_id
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.table import kind_of, known, unknowns
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Handler,
+    Opaque,
+    Undecided,
+    Unknown,
+    is_random_id,
+    isinstance_of,
+    unknown_id,
+)
 
 _GOOD = (str, int, bool, float, type(None))
 

@@ -99,7 +99,13 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
     if name == "get_content" and type(in_mro(type(value), name)) is types.FunctionType:
         node = (records.fields_of(value) or {}).get("node", value)
         value = node
-    run.require_known(value, *args, *kwargs.values())
+    run.require_known(*args, *kwargs.values())
+    missing = _unknown_atoms(value) if name == "model_dump" and kwargs.keys() <= _CHOSEN else []
+    if missing:
+        value = in_mro(type(value), "model_copy")(
+            value, update={field: _SAMPLES[held.holds] for field, held in missing}
+        )
+    run.require_known(value)
     if name in _DUMPS:
         require_clean(value)
         if any(option in kwargs for option in ("context", "fallback", "encoder", "polymorphic_serialization")):
@@ -108,7 +114,24 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
     if type(found) is not types.FunctionType or is_user_code(name, found):
         raise Barrier(f"it calls {name} of {describe(value)}")
     run.tick(20)
-    return _plain(found(value, *args, **kwargs))
+    made = _plain(found(value, *args, **kwargs))
+    return {**made, **{field: held for field, held in missing if field in made}} if missing else made
+
+
+_SAMPLES: dict[Any, Any] = {"text": "", "id": "", "bool": False, "number": 0}
+"""By the kind of an unknown value that is the same in the output: a value in the value's place."""
+
+_CHOSEN = frozenset(["include", "exclude"])
+"""Options of `model_dump` that depend on the fields' names alone."""
+
+
+def _unknown_atoms(value: Any) -> list[tuple[str, Unknown]]:
+    """Return the unknown fields of a pydantic record, each of which holds a text, a number or a flag."""
+    if not facts_of(type(value)).is_model:
+        return []
+    fields = records.fields_of(value) or {}
+    unknown = [(name, held) for name, held in fields.items() if type(held) is Unknown]
+    return [(name, held) for name, held in unknown if type(held.holds) is str and held.holds in _SAMPLES]
 
 
 def _plain(value: Any) -> Any:

@@ -29,7 +29,6 @@ from typing import Any
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
 from teola_plugin.adapters.reader.calls import FunctionValue
-from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
@@ -41,6 +40,7 @@ from teola_plugin.adapters.reader.values import (
     Stalled,
     Undecided,
     Unknown,
+    is_random_id,
     isinstance_of,
 )
 from teola_plugin.request_identity import request_key

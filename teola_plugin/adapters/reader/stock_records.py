@@ -11,7 +11,7 @@ from typing import Any
 from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import describe, in_mro
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, is_random_id, isinstance_of
 
 _CARRYING = frozenset(["Send", "Command", "Overwrite"])
 """Classes of LangGraph that keep arguments unchanged."""
@@ -27,7 +27,7 @@ _FILLED: dict[str, dict[str, Any]] = {
     "TextNode": {"text": ""},
     "NodeWithScore": {"score": 0.5},
 }
-"""Fields that keep values unchanged if the value is of the placeholder's kind."""
+"""Fields that keep values unchanged if the value is of the placeholder's kind. Messages keep a random `id` as well."""
 
 _FIRST = {"Document": "page_content"}
 _COPIED = {"Document": "metadata"}
@@ -81,6 +81,8 @@ def _filled(run: Any, cls: type, name: str, args: tuple[Any, ...], kwargs: dict[
 
 def _replaced(run: Any, name: str, field: str, value: Any, fillable: dict[str, Any]) -> tuple[Any, Any] | None:
     """Return the placeholder for an unknown argument, and the value of the field; None for any other argument."""
+    if is_random_id(value) and field == "id" and "content" in fillable:
+        return "x", value
     if type(value) is Unknown and field in fillable:
         placeholder = fillable[field]
         if type(placeholder) is str and value.holds == "text":

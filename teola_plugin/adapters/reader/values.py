@@ -236,6 +236,20 @@ def shown(value: Any) -> str:
     return f"an object of the class {type_name(type(held))}"
 
 
+ID = "id"
+"""`Unknown.holds` of a random id that is made up in each run."""
+
+
+def unknown_id() -> Unknown:
+    """Return an unknown id that a framework makes up anew in each run."""
+    return Unknown(ID)
+
+
+def is_random_id(value: Any) -> bool:
+    """Whether the value is an id from `unknown_id`."""
+    return type(value) is Unknown and value.holds == ID
+
+
 def isinstance_of(value: Any, cls: type) -> bool:
     """`isinstance` that asks neither the object nor the class."""
     for each in _mro(type(value)):  # noqa: SIM110  a generator takes longer; `in` would ask metaclasses for `__eq__`

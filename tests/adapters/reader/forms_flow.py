@@ -13,7 +13,8 @@ from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from tests.adapters.reader.forms_world import LLM, RETRIEVER, STORE, Form, State
@@ -407,6 +408,45 @@ async def gathers_helpers(state: State) -> Any:
 async def abatch(state: State) -> Any:
     replies = await LLM.abatch([[("user", each)] for each in state["documents"]])
     return {"out": [reply.content for reply in replies]}
+
+
+@form(5)
+def batch_that_returns_errors(state: State) -> Any:
+    prompts = [{"question": each} for each in state["documents"]]
+    found = CHAIN.batch([*prompts, {"other": "no question"}], return_exceptions=True)
+    return {"out": [each if isinstance(each, str) else type(each).__name__ for each in found]}
+
+
+@tool
+async def aresearch(query: str) -> str:
+    """Asks the model."""
+    reply = await LLM.ainvoke("research " + query)
+    return reply.content
+
+
+@form(5)
+async def abatch_of_a_tool(state: State, config: RunnableConfig) -> Any:
+    found = await aresearch.abatch(state["documents"], config, return_exceptions=True)
+    return {"out": [each for each in found if not isinstance(each, Exception)]}
+
+
+@tool
+def research(query: str) -> str:
+    """Asks the model."""
+    return LLM.invoke("research " + query).content
+
+
+@form(6)
+def runs_a_tool(state: State) -> Any:
+    return {"out": [research.run(each) for each in state["documents"]] + [research.run({"query": "more"})]}
+
+
+@form(2)
+def swaps_roles(state: State) -> Any:
+    reply = LLM.invoke(state["question"])
+    reply.name = "expert"
+    turned = HumanMessage(**reply.model_dump(exclude={"type"}))
+    return {"out": [LLM.invoke([turned, HumanMessage(each)]).content for each in state["documents"]]}
 
 
 FORMS["sync_node_in_an_async_graph"] = Form(chain_in_the_body, 4, is_async=True)

@@ -33,9 +33,8 @@ from teola_plugin import pure, writes
 from teola_plugin.adapters.reader import bounds, calls, classes, methods, table
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.asking import Nobody
-from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Unknown, is_random_id
 from tests.adapters.reader.world import read
 
 RAN: list[str] = []

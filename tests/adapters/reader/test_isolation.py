@@ -23,12 +23,12 @@ from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.reader import classes, operators
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.calls import call, undecided
-from teola_plugin.adapters.reader.exchange import Exchange, unknown_id
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.hints import is_hint
 from teola_plugin.adapters.reader.mentions import is_harmless
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.stacks import _may_be_kept
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, unknown_id
 from tests.adapters.reader.world import Model, read
 
 OUTSIDE: list[Any] = ["outside"]

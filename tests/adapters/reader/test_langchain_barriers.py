@@ -132,6 +132,12 @@ def shouted(text: str) -> str:
 
 
 @tool
+def echo(text: str) -> str:
+    """Returns the text."""
+    return text
+
+
+@tool
 def of_grades(grade: Checked) -> str:
     """Takes a grade."""
     return grade.score
@@ -155,7 +161,8 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     "are streamed": (hosted(streaming=True), "a"),
     "limits": (lambda x: LLM.invoke(x, config={"max_concurrency": 1}).content, "a"),
     "have replies streamed": (lambda x: LLM.invoke(x, config={"callbacks": [REFUSING]}).content, "a"),
-    "return_exceptions": (lambda x: LLM.batch([x], return_exceptions=True), "a"),
+    "may be a tool call": (lambda x: echo.run({"type": "tool_call", "text": x}), "a"),
+    "with options": (lambda x: echo.run(x, verbose=True), "a"),
     "template language": (
         ChatPromptTemplate.from_messages([("human", "{{ x }}")], template_format="jinja2") | LLM,
         {"x": "a"},
