@@ -293,7 +293,7 @@ async def test_a_watched_graph_asks_hosted_models_for_streams_alone() -> None:
     assert sorted(fast._calls) == sorted(plain._calls)
 
 
-LIMIT_S = 0.4
+LIMIT_S = 1.0
 
 
 def unlimited(asks: Any) -> Any:
