@@ -301,9 +301,11 @@ class Session(Protocol):
         """
         ...
 
-    @property
-    def alone(self) -> Callable[[EngineSpec, str], OwnRequest] | None:
-        """Makes a request without a key, which no early request can answer; None once something has run ahead."""
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
+        """Return a request without a key, which no early request can answer; None once something has run ahead.
+
+        The request is counted, so the caller makes it.
+        """
         ...
 
     def observe(self, component: object, value: Any) -> None:

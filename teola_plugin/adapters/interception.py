@@ -244,7 +244,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A call where nothing has run ahead (`seams.Session.alone`). `is_plain`: the call only makes a request."""
+    """A call where nothing has run ahead (`seams.Session.ask_alone`). `is_plain`: the call only makes a request."""
 
     request: OwnRequest
     is_plain: Callable[[], bool]

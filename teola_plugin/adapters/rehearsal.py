@@ -41,7 +41,6 @@ class _Rehearsal:
 
     is_closed = False
     is_unheard = True
-    alone = None
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:
         self.asked: list[Asked] = []
@@ -50,6 +49,9 @@ class _Rehearsal:
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         self.asked += [Asked(spec, op, payload, dict(settings)) for payload in payloads]
         return [_reply(self._answer(op)) for _ in payloads]
+
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
+        """Return None: a rehearsal answers each request."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self.ask(spec, op, [payload], settings)[0], False

@@ -304,11 +304,12 @@ def asks_the_same(service: Service, make: Callable[[], Any]) -> None:
     service.holds, service.awaits = "second", "first"
     with counted(service) as original:
         make().invoke({"said": []})
-    service.awaits = "first"
-    with counted(service) as asked:
-        optimize(make()).invoke({"said": []})
     assert "chat unset" not in original
-    assert asked == original
+    for _ in range(2):  # in the second call the end of a reading is known before the run comes there
+        service.awaits = "first"
+        with counted(service) as asked:
+            optimize(make()).invoke({"said": []})
+        assert asked == original
 
 
 @pytest.mark.filterwarnings("ignore:The class `InMemoryChatMessageHistory`")

@@ -23,6 +23,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize
+from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.hosted_embeddings import instrument_loaded, provider_spec
 from teola_plugin.api import optimized
 from teola_plugin.engines import EngineSpec, Foreign
@@ -157,10 +158,12 @@ class Claims:
     """A session that notes keys, and hands out one reply for each."""
 
     is_closed = is_unheard = False
-    alone = None
 
     def __init__(self) -> None:
         self.replies: dict[Hashable, Reply] = {}
+
+    def ask_alone(self, *args: Any) -> None:
+        """No request is asked alone."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Foreign, settings: Any) -> tuple[Reply, bool]:
         is_first = payload.key not in self.replies
@@ -194,6 +197,33 @@ def test_a_vector_of_a_call_that_rests_counts_at_its_provider(service: Service, 
         with active(session):
             assert embeddings.embed_query("hive 1") == expected
         assert session.close().misses == 1
+
+
+def test_a_vector_is_not_asked_alone_once_something_runs_ahead_meanwhile(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread begins to run ahead as the model is about to be asked; the same vector is among its requests."""
+    instrument_loaded()
+    embeddings = embedder(service)
+    spec, is_known = models.spec_of(embeddings), models.is_known_by_settings
+    with closing(LocalHost()) as host:
+        session = Session(host)
+        with active(session):
+            embeddings.embed_query("hive 2")  # the provider answers
+        session.rest()
+
+        def runs_ahead(model: Any) -> bool:
+            monkeypatch.undo()
+            key = models.as_set_now(model).key("hive 1")
+            session.request(spec, "embedding", Foreign(key, lambda: embeddings.embed_query("hive 1")), {})
+            return is_known(model)
+
+        monkeypatch.setattr(models, "is_known_by_settings", runs_ahead)
+        with active(session), counted(service) as made:
+            embeddings.embed_query("hive 1")
+        report = session.close()
+    assert made.total() == 1
+    assert (report.shared, report.wasted) == (1, 0)
 
 
 def test_an_error_is_the_originals(service: Service) -> None:

@@ -294,7 +294,6 @@ def test_loggers_and_handlers_are_as_they_were_afterwards() -> None:
 class Unheard:
     is_closed = False
     is_unheard = True
-    alone = None
 
 
 def test_what_runs_ahead_is_not_heard() -> None:

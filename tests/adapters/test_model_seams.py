@@ -479,6 +479,31 @@ def test_a_search_goes_to_the_engine_if_other_calls_may_search_too(
     assert session.close().misses == 1
 
 
+def test_a_search_is_not_made_alone_once_something_runs_ahead_meanwhile(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread begins to run ahead as the collection is about to be searched, by the same search."""
+    chroma.instrument_chroma()
+    kb, session = collection(), Session(host)
+    spec, settings = chroma.spec_of(kb), searching_settings(n_results=2)
+    assert spec is not None
+    assert settings is not None
+    expected = kb.query(query_embeddings=[[0.0, 1.0]], n_results=2)
+    session.rest()
+
+    class Busy:
+        @property
+        def has_one_call(self) -> bool:
+            session.request(spec, "searching", np.array([0.0, 1.0], dtype=np.float32), settings)
+            return True
+
+    monkeypatch.setattr(chroma, "processor", Busy())
+    with active(session):
+        assert kb.query(query_embeddings=[[0.0, 1.0]], n_results=2) == expected
+    report = session.close()
+    assert (report.hits, report.misses, report.wasted) == (1, 0, 0)
+
+
 def test_a_search_during_a_write_is_stale_after_it() -> None:
     from teola_plugin.resources import writing
 

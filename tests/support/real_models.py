@@ -71,7 +71,6 @@ class InlineSession:
 
     is_closed = False
     is_unheard = False
-    alone = None
 
     def __init__(self) -> None:
         self.asked: list[tuple[EngineSpec, str, Any, dict[str, Any]]] = []
@@ -87,6 +86,9 @@ class InlineSession:
         for reply, outcome in zip(replies, said, strict=True):
             reply.put(outcome)
         return replies
+
+    def ask_alone(self, *args: Any) -> None:
+        """No request is asked alone."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         raise AssertionError("these seams do not claim")

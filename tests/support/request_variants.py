@@ -38,7 +38,6 @@ class Noting:
     """Implements `seams.Session`: it notes the key of what is asked."""
 
     is_closed = False
-    alone = None
 
     def __init__(self, *, is_unheard: bool = False) -> None:
         self.is_unheard = is_unheard
@@ -49,6 +48,9 @@ class Noting:
         self.keys += [request_key(spec, op, payload, settings) for payload in payloads]
         self.requests += [(payload, dict(settings)) for payload in payloads]
         raise _Noted
+
+    def ask_alone(self, *args: Any) -> None:
+        """No request is asked alone."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         self.ask(spec, op, [payload], settings)

@@ -83,8 +83,10 @@ def _meet(
 ) -> Met | Alone | None:  # fmt: skip
     if len(args) + len(kwargs) != 1:
         return None
-    if (asks := session.alone) and models.is_known_by_settings(embeddings):
-        return Alone(asks(models.spec_of(embeddings), "embedding"), partial(_is_stock, embeddings))
+    if models.is_known_by_settings(embeddings):
+        request = session.ask_alone(partial(models.spec_of, embeddings), "embedding")
+        if request is not None:
+            return Alone(request, partial(_is_stock, embeddings))
     text = plain_text(args[0] if args else kwargs.get("text"))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None

@@ -512,8 +512,8 @@ def _meet(
 ) -> Met | Alone | None:  # fmt: skip
     if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
-    if (asks := session.alone) and is_known_by_settings(model):  # another thread may begin to run ahead meanwhile
-        return Alone(asks(spec_of(model), "decoding"), partial(_is_plain, session, model))
+    if is_known_by_settings(model) and (request := session.ask_alone(partial(spec_of, model), "decoding")):
+        return Alone(request, partial(_is_plain, session, model))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
     if not _is_plain(session, model):

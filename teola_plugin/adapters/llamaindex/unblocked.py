@@ -220,7 +220,6 @@ class _Noting:
 
     is_closed = False  # or the run would go on to the models themselves
     is_unheard = True
-    alone = None
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
@@ -232,6 +231,9 @@ class _Noting:
         for key, reply in zip(keys, replies, strict=True):
             self._notes.replies[key].append((reply, False))
         return replies
+
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
+        """Return None: the run on the loop finds the reply by its key."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         key = self._key(spec, op, payload, settings)
@@ -270,8 +272,6 @@ class _Noting:
 class _Replay:
     """Implements `seams.Session` for the run on the loop."""
 
-    alone = None
-
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
         self._session = notes.session
@@ -290,6 +290,9 @@ class _Replay:
         missing = [payload for payload, found in zip(payloads, noted, strict=True) if found is None]
         asked = iter(self._session.ask(spec, op, missing, settings) if missing else ())
         return [next(asked) if found is None else found[0] for found in noted]
+
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
+        """Return None: the run on the thread may have made the request."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._noted(spec, op, payload, settings) or self._session.claim(spec, op, payload, settings)

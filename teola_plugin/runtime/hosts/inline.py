@@ -7,7 +7,7 @@ waiting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from teola_plugin.engines import EngineSpec
@@ -20,11 +20,13 @@ class Inline:
 
     is_closed = True
     is_unheard = False
-    alone = None
     holds_engine_loop = True
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         raise blocked()
+
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
+        """Return None: leaves compute directly."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return Reply(), True

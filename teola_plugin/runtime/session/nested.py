@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,7 +41,6 @@ class AskedAhead:
     """
 
     is_unheard = True
-    alone = None
 
     def __init__(self, call: Call, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed
@@ -63,6 +62,9 @@ class AskedAhead:
         mine = [Reply() for _ in theirs]
         pass_on(self._call, theirs, mine)
         return mine
+
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
+        """Return None: requests of a function running ahead land in slots."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._call.claim_ahead(spec, op, payload, settings, self._since, self._mark)

@@ -348,7 +348,8 @@ class Session:
     ) -> None:  # fmt: skip
         """See `trace.Asides`."""
         session = self.asking(NEXT, self._rewound if is_until_rewound else None, mark)
-        self._has_aside, self._is_resting = True, False  # before the work asks
+        with kept_off, self._lock:
+            self._has_aside, self._is_resting = True, False  # before the work asks
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -540,11 +541,6 @@ class Session:
         self._is_off = rest or is_off
 
     @property
-    def alone(self) -> Callable[[EngineSpec, str], OwnRequest] | None:
-        """See `seams.Session.alone`."""
-        return self._request_alone if self._is_alone or self._is_resting else None
-
-    @property
     def is_retiring_busy(self) -> bool:
         """See `plan_executor.Ahead`."""
         return not any(reply.outcome is None for reply in self._awaited)
@@ -587,13 +583,20 @@ class Session:
             self._will_await(replies)
         return replies
 
-    def _request_alone(self, spec: EngineSpec, op: str) -> OwnRequest:
-        if self._is_closed:
-            return self._outside.alone(self._provider_of(spec), lambda: None)
-        engine, asked_s = spec.name or spec.kind, time.perf_counter()
-        self._asked_alone += 1
-        self._events.append(Retired(engine, op, "miss", asked_s))
-        return self._outside.alone(self._provider_of(spec), partial(self._computed, engine, op, asked_s))
+    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
+        """See `seams.Session.ask_alone`."""
+        if not (self._is_alone or self._is_resting):
+            return None
+        asked = spec()  # code of adapters, so not under the lock
+        provider, engine = self._provider_of(asked), asked.name or asked.kind
+        with kept_off, self._lock:
+            if not (self._is_alone or self._is_resting):  # another thread has begun to run ahead meanwhile
+                return None
+            if self._is_closed:
+                return self._outside.alone(provider, lambda: None)
+            self._asked_alone += 1
+            self._events.append(Retired(engine, op, "miss", asked_s := time.perf_counter()))
+        return self._outside.alone(provider, partial(self._computed, engine, op, asked_s))
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""

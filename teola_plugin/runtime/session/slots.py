@@ -65,6 +65,9 @@ class _Slot:
     is_ours: bool = False
     """The framework's run opened the slot, not the run-ahead."""
 
+    is_ahead: bool = False
+    """The run-ahead has come to the slot."""
+
     is_shared: bool = False
     """The slot has the reply of an earlier slot."""
 
@@ -117,13 +120,54 @@ class _Mark:
         return at
 
 
+class _Gain:
+    """How much later the last reply would have come at most, if hits had begun when the framework asked.
+
+    A hit requested while the framework waits for earlier replies adds nothing to the gain of the earlier replies: the
+    framework waits for all of them at once. Any other hit comes later by the gain of the hits before, and adds the lead
+    of the hit, or the duration of the work if the work had ended. A short lead counts only where the framework waited
+    for a reply in between: otherwise the lead is the time that threads take to get their turn.
+    """
+
+    def __init__(self) -> None:
+        self.gained_s = 0.0
+        self._later_s = self._waited_s = 0.0
+        self._waiting: list[tuple[float, float]] = []  # a heap: when a reply came, and how much later it would have
+        self._not_come: list[tuple[_Taken, float]] = []
+
+    def add(self, fresh: Sequence[_Taken]) -> None:
+        """Note requests that the framework's run has made since the last time, in order."""
+        not_come, self._not_come = self._not_come, []
+        for taken, gained_s in not_come:
+            self._wait_for(taken, gained_s)
+        for taken in fresh:
+            while self._waiting and self._waiting[0][0] <= taken.asked_s:
+                self._waited_s, gained_s = heapq.heappop(self._waiting)
+                self._later_s = max(self._later_s, gained_s)
+            begun_s = taken.asked_s - taken.lead_s
+            own_s = taken.lead_s if taken.reply.came_s is None else min(taken.lead_s, taken.reply.came_s - begun_s)
+            if self._waited_s < begun_s and taken.lead_s < SHORT_LEAD_S:
+                own_s = 0.0
+            self.gained_s = max(self.gained_s, self._later_s + own_s)
+            self._wait_for(taken, self._later_s + own_s)
+
+    def _wait_for(self, taken: _Taken, gained_s: float) -> None:
+        if taken.reply.came_s is None:
+            self._not_come.append((taken, gained_s))
+        else:
+            heapq.heappush(self._waiting, (max(taken.asked_s, taken.reply.came_s), gained_s))
+
+
 class Slots:
     """The slots of a call. The session ensures that only one thread at a time uses the slots."""
 
     def __init__(self) -> None:
         self._taken: list[_Taken] = []
+        self._gain = _Gain()
+        self._noted = 0  # so many of the taken ones are in the gain
         self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
+        self._open: dict[Hashable, _OfKey] = {}  # those with slots that the framework's run has not taken
 
     def mark(self) -> Mark:
         """Return a mark of the current position of the framework's run."""
@@ -131,11 +175,12 @@ class Slots:
 
     def coming(self, key: Hashable, mark: Mark, stamp: Hashable = None, *, asks: bool = True) -> Next:
         """Return the next slot that the framework's run takes after a mark, regardless of early requests."""
-        entry = self._by_key.setdefault(key, _OfKey())
+        entry = self._open[key] = self._by_key.setdefault(key, _OfKey())
         at = mark.next(key)
         if at < len(entry.slots) and not entry.slots[at].is_given_up:
+            entry.slots[at].is_ahead = True
             return Next(entry.slots[at].reply, "hit")
-        entry.slots[at : at + 1] = [_Slot(Reply(), stamp, is_left=not asks)]
+        entry.slots[at : at + 1] = [_Slot(Reply(), stamp, is_ahead=True, is_left=not asks)]
         entry.ahead = max(entry.ahead, at + 1)
         return Next(entry.slots[at].reply, "miss" if asks else "left")
 
@@ -144,23 +189,27 @@ class Slots:
 
         Without `asks`, requests that have not begun are left to the framework's run.
         """
-        entry = self._by_key.setdefault(key, _OfKey())
+        entry = self._open[key] = self._by_key.setdefault(key, _OfKey())
         fresh = "miss" if asks else "left"
         for at in range(entry.taken, len(entry.slots)) if entry.has_given_up else ():
             if entry.slots[at].is_given_up:
-                entry.slots[at] = _Slot(Reply(), stamp, is_left=not asks)
+                entry.slots[at] = _Slot(Reply(), stamp, is_ahead=True, is_left=not asks)
                 return Next(entry.slots[at].reply, fresh)
         at, entry.ahead = entry.ahead, entry.ahead + 1
         if at < len(entry.slots):
+            entry.slots[at].is_ahead = True
             return Next(entry.slots[at].reply, "hit")
         if source := entry.share(shares):
             return Next(entry.slots[at].reply, "hit", source)
-        entry.slots.append(_Slot(Reply(), stamp, is_left=not asks))
+        entry.slots.append(_Slot(Reply(), stamp, is_ahead=True, is_left=not asks))
         return Next(entry.slots[at].reply, fresh)
 
     def retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
         """Return the next slot for the framework's run."""
-        found = self._retire(self._by_key.setdefault(key, _OfKey()), stamp, shares)
+        entry = self._by_key.setdefault(key, _OfKey())
+        found = self._retire(entry, stamp, shares)
+        if entry.taken >= len(entry.slots):
+            self._open.pop(key, None)
         self._taken.append(_Taken(time.perf_counter(), found.lead_s, found.reply, found.outcome == "hit"))
         return found
 
@@ -184,31 +233,14 @@ class Slots:
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 
     def gained_s(self) -> float:
-        """Return how much later the last reply would have come at most, if hits had begun when the framework asked.
-
-        A hit requested while the framework waits for earlier replies adds nothing to the gain of the earlier replies:
-        the framework waits for all of them at once. Any other hit comes later by the gain of the hits before, and adds
-        the lead of the hit, or the duration of the work if the work had ended. A short lead counts only where the
-        framework waited for a reply in between: otherwise the lead is the time that threads take to get their turn.
-        """
-        later_s = most_s = waited_s = 0.0
-        waiting: list[tuple[float, float]] = []
-        for taken in self._taken:
-            while waiting and waiting[0][0] <= taken.asked_s:
-                waited_s, gained_s = heapq.heappop(waiting)
-                later_s = max(later_s, gained_s)
-            begun_s = taken.asked_s - taken.lead_s
-            ended_s = taken.asked_s if taken.reply.came_s is None else taken.reply.came_s
-            own_s = min(taken.lead_s, ended_s - begun_s)
-            if waited_s < begun_s and taken.lead_s < SHORT_LEAD_S:
-                own_s = 0.0
-            most_s = max(most_s, later_s + own_s)
-            heapq.heappush(waiting, (max(taken.asked_s, ended_s), later_s + own_s))
-        return most_s
+        """Return what the hits so far have gained, see `_Gain`."""
+        self._gain.add(self._taken[self._noted :])
+        self._noted = len(self._taken)
+        return self._gain.gained_s
 
     def progress(self) -> tuple[int, int]:
         """Return how many requests the framework's run has made, and how many slots ahead of it wait for it."""
-        waiting = (slot for entry in self._by_key.values() for slot in entry.slots[entry.taken :])
+        waiting = (slot for entry in self._open.values() for slot in entry.slots[entry.taken :])
         return len(self._taken), sum(not slot.is_given_up for slot in waiting)
 
     def are_asked_together(self, replies: Sequence[Reply]) -> bool:
@@ -264,7 +296,8 @@ class Slots:
         """
         entries = list(self._by_key.values())
         self._by_key.clear()
+        self._open.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
-        ours = sum(slot.is_ours for entry in entries for slot in entry.slots[: entry.ahead])
+        ours = sum(slot.is_ours and slot.is_ahead for entry in entries for slot in entry.slots)
         wasted = sum(not (slot.is_shared or slot.is_left) for slot in left)
         return [slot.reply for slot in left], wasted + self._dropped, ours

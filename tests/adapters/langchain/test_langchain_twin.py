@@ -43,12 +43,14 @@ class Said:
         self.observed: list[Any] = []
         self.is_closed = False
         self.is_unheard = False
-        self.alone = None
 
     def ask(self, *args: Any) -> Any:
         raise AssertionError
 
     claim = ask
+
+    def ask_alone(self, *args: Any) -> None:
+        pass
 
     def observe(self, component: object, value: Any) -> None:
         self.observed.append(value)

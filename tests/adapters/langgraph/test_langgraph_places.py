@@ -208,7 +208,7 @@ def test_supersteps_without_requests_are_left_out_although_no_reading_had_the_ti
 
 
 def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node of the superstep ends the rest between the two looks at it."""
+    """Another node of the superstep ends the rest as the model is about to be asked."""
     app = asks_in_turn(service)
     fast = optimize(app)
     given: State = {"question": "why"}
@@ -218,7 +218,7 @@ def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, m
 
     def begins_an_aside(model: Any) -> bool:
         session: Any = current()
-        if session is not None and session.alone:
+        if session is not None and session._is_resting:
             session.aside("", lambda: begun.append(model))
         return is_known(model)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
+from langchain_openai import ChatOpenAI
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import NodeTimeoutError
@@ -27,6 +28,7 @@ from teola_plugin.engines import Batch, Emit
 from teola_plugin.models.langchain import EngineChatModel
 from tests.adapters.langchain.test_langchain_foreign import Hosted
 from tests.support.fakes import FakeEngine, says
+from tests.support.hosted_service import Service, counted
 
 RUNS = 3
 WORDS = (("a", "first"), ("b", "second"))
@@ -291,46 +293,42 @@ async def test_a_watched_graph_asks_hosted_models_for_streams_alone() -> None:
     assert sorted(fast._calls) == sorted(plain._calls)
 
 
-@pure
-class Late(Hosted):
-    """Never answers about what is late."""
+LIMIT_S = 1.0
 
-    async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        found = self._generate(messages)
-        await asyncio.sleep(3600 if messages[0].content == "a: late" else 0)
-        return found
+
+def unlimited(asks: Any) -> Any:
+    return built({"A": asks}, (START, "A")).compile()
 
 
 def limited_node(asks: Any) -> Any:
     graph: Any = StateGraph(State)
-    graph.add_node("A", asks, timeout=0.02)
+    graph.add_node("A", asks, timeout=LIMIT_S)
     return graph.add_edge(START, "A").compile()
 
 
 def limited_step(asks: Any) -> Any:
     inner: Any = built({"A": asks}, (START, "A")).compile()
-    inner.step_timeout = 0.02
-    return built({"B": inner}, (START, "B")).compile()
+    inner.step_timeout = LIMIT_S
+    return built({"B": inner, "C": asks}, (START, "B"), ("B", "C")).compile()
 
 
-@pytest.mark.parametrize("make", [limited_node, limited_step])
-async def test_what_a_limit_of_time_may_cut_off_is_not_asked(make: Callable[[Any], Any]) -> None:
-    plain, fast = Late(), Late()
+@pytest.mark.parametrize("make", [unlimited, limited_node, limited_step])
+async def test_what_a_limit_of_time_may_cut_off_is_not_asked(service: Service, make: Callable[[Any], Any]) -> None:
+    """The service keeps the first reply back until the second request is there, or the limit has long passed."""
+    llm: Any = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
 
-    def asking(model: Late) -> Any:
-        async def asks(state: State) -> dict[str, Any]:
-            one = await model.ainvoke(f"a: {state['q']}")
-            two = await model.ainvoke(f"b: {state['q']}")
-            return {"a": one.content, "b": two.content}
+    async def asks(state: State) -> dict[str, Any]:
+        one = await llm.ainvoke(f"first {state['q']}")
+        two = await llm.ainvoke(f"second {state['q']}")
+        return {"a": one.content, "b": two.content}
 
-        return make(asks)
-
-    original, graph = asking(plain), optimize(asking(fast))
-    for q in ("soon", "late", "late"):
-        for each in (original, graph):
-            with contextlib.suppress(TimeoutError, NodeTimeoutError):
-                await each.ainvoke({"q": q})
-    assert sorted(fast._calls) == sorted(plain._calls)
+    fast = optimize(make(asks))
+    await fast.ainvoke({"q": "soon"})
+    service.holds, service.awaits = "first late", "second late"
+    with counted(service) as asked, contextlib.suppress(TimeoutError, NodeTimeoutError):
+        await asyncio.wait_for(fast.ainvoke({"q": "late"}), 2 * LIMIT_S)
+    service.note("second late")  # the first reply is kept back no longer
+    assert any("second late" in text for text in asked) is (make is unlimited)
 
 
 def test_what_a_cache_knows_is_not_asked() -> None:

@@ -62,7 +62,6 @@ def test_the_nodes_of_an_entry_are_copies() -> None:
 def test_nodes_that_the_framework_found_are_told_as_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hearing:
         is_closed = is_unheard = False
-        alone = None
 
         def observe(self, component: object, value: Any) -> None:
             told.extend(value)

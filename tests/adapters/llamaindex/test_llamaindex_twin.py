@@ -28,7 +28,6 @@ class Session:
 
     is_closed = False
     is_unheard = False
-    alone = None
 
 
 class Call:

@@ -261,32 +261,49 @@ def test_a_reading_that_may_wait_begins_no_more_after_the_call(host: LocalHost) 
     assert not begun.wait(2 * PATIENCE_S)
 
 
+def asks_alone(session: Session) -> bool:
+    return session.ask_alone(lambda: FakeEngine().spec, "decoding") is not None
+
+
 def test_the_framework_asks_alone_in_a_rest_unless_something_waits_for_it(host: LocalHost) -> None:
     engine, session = FakeEngine(), Session(host)
     session.request(engine.spec, "embedding", "a", {})
     session.rest()
-    assert session.alone is None
+    assert not asks_alone(session)
     session.ask(engine.spec, "embedding", ["a"], {})
     session.rest()
-    assert session.alone is not None
+    assert asks_alone(session)
     session.request(engine.spec, "embedding", "b", {})
-    assert session.alone is None
+    assert not asks_alone(session)
     session.ask(engine.spec, "embedding", ["b"], {})
     session.rest()
     session.rewind()  # a prediction begins
-    assert session.alone is None
+    assert not asks_alone(session)
     session.aside("a tool that may ask later", lambda: None)
     session.rest()
-    assert session.alone is None
+    assert not asks_alone(session)
     session.close()
+
+
+def test_nothing_is_asked_alone_once_something_runs_ahead_meanwhile(host: LocalHost) -> None:
+    engine, session = FakeEngine(), Session(host)
+    session.rest()
+    before = session.progress()
+
+    def spec() -> EngineSpec:
+        session.request(engine.spec, "embedding", "a", {})
+        return engine.spec
+
+    assert session.ask_alone(spec, "decoding") is None
+    assert session.progress() == before._replace(ahead=1)
+    assert session.close().misses == 0
 
 
 def test_requests_in_a_rest_are_counted(host: LocalHost) -> None:
     session = Session(host)
     before = session.progress()
     session.rest()
-    assert session.alone is not None
-    session.alone(FakeEngine().spec, "decoding")
+    assert asks_alone(session)
     assert session.progress() == before._replace(asked=1)
     session.close()
 

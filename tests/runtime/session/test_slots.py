@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +67,15 @@ def test_what_nobody_took_is_left_and_counted() -> None:
     assert slots.clear() == ([], 0, 0)
 
 
+def test_what_the_framework_asked_before_a_rewind_is_not_shared() -> None:
+    slots = Slots()
+    slots.retire("k")
+    slots.retire("l")
+    slots.ahead("l")
+    slots.rewind()
+    assert slots.clear() == ([], 0, 1)
+
+
 def test_a_slot_under_another_stamp_is_stale() -> None:
     slots = Slots()
     before = slots.ahead("k", 1).reply
@@ -104,6 +114,38 @@ def test_hits_gain_what_the_last_of_them_would_have_come_later(
         monkeypatch.setattr("teola_plugin.runtime.session.slots.time.perf_counter", lambda asked_s=asked_s: asked_s)
         assert slots.retire(number).lead_s == asked_s - since_s
     assert slots.gained_s() == gained_s
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_look_at_the_gain_changes_nothing(looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies come between the looks: the third hit begins after what the second has gained."""
+    slots, now_s = Slots(), [0.0]
+    monkeypatch.setattr("teola_plugin.runtime.session.slots.time.perf_counter", lambda: now_s[0])
+    replies = [slots.ahead(key).reply for key in "abc"]
+    for entry in slots._by_key.values():
+        entry.slots[0].since_s = 0.0
+    gained = []
+    for key, asked_s, came in (("a", 2.0, {}), ("b", 3.0, {1: 4.0}), ("c", 5.0, {0: 6.0, 2: 7.0})):
+        now_s[0] = asked_s
+        slots.retire(key)
+        if looks:
+            gained.append(slots.gained_s())
+        for number, came_s in came.items():
+            replies[number].came_s = came_s
+    assert slots.gained_s() == 8.0
+    assert gained == ([2.0, 3.0, 8.0] if looks else [])
+
+
+def test_a_look_at_the_gain_looks_at_what_is_new() -> None:
+    slots, seen = Slots(), []
+    slots._gain = SimpleNamespace(gained_s=0.0, add=lambda fresh: seen.append(len(fresh)))  # type: ignore[assignment]
+    for number in range(3):
+        slots.ahead(number)
+        slots.retire(number)
+        slots.gained_s()
+        assert slots.progress() == (number + 1, 0)
+        assert not slots._open
+    assert seen == [1, 1, 1]
 
 
 def test_what_was_given_up_is_begun_anew_by_whoever_comes() -> None:
