@@ -261,6 +261,12 @@ def takes_all(callee: Any) -> tuple[bool, taking.Check | None]:
     return False, None
 
 
+def stops_at(callee: Any) -> bool | None:
+    """Return the truth of an element at which `any` or `all` stops; None for other functions."""
+    held = callee.held if type(callee) is Opaque else None
+    return True if held is any else False if held is all else None
+
+
 _TAKING_ALL: tuple[tuple[Any, Any], ...] = (
     (list, None), (tuple, None), (sorted, None), (set, taking.hashed), (frozenset, taking.hashed),
     (dict, taking.paired), (sum, taking.number), (max, taking.compared), (min, taking.compared),

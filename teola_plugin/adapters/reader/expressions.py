@@ -57,6 +57,28 @@ def refusing(what: str) -> Callable[..., Any]:
     return refuse
 
 
+MOST_ARMS = 32
+"""The number of unknown items of a generator after which `any` and `all` are not read on."""
+
+
+def _quantified(frame: Frame, items: Iterator[Any], stops_at: bool, most: int) -> Any:
+    """Return whether an item has this truth. No item is made behind it, so the rest is an arm for an unknown item."""
+    run: Run = frame[RUN]
+    for each in items:
+        try:
+            is_true = operators.truth(run, each)
+        except Undecided:
+            if not most:
+                raise Stalled("it is not known at which of many items it stops") from None
+            found = calls.chosen(
+                run, frame, lambda _: stops_at, lambda inner: _quantified(inner, items, stops_at, most - 1), each
+            )
+            return run.unknown(found, holds="bool", is_safe=True) if type(found) is Unknown else found
+        if is_true is stops_at:
+            return stops_at
+    return not stops_at
+
+
 def binary_name(op: ast.operator) -> str:
     """Return the name of an operator in `operators`."""
     return _BINARY[type(op)]
@@ -481,6 +503,9 @@ class Expressions:
         counts = type(node.elt) is ast.Constant and type(node.elt.value) in (int, bool)
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
+            stops_at = calls.stops_at(callee)
+            if stops_at is not None:
+                return ([_quantified(frame, lazy(frame).iterator, stops_at, MOST_ARMS)],), {}
             takes, check = calls.takes_all(callee)
             if not takes:
                 return (lazy(frame),), {}

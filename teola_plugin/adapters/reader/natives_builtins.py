@@ -145,11 +145,17 @@ def _quantifier(stops_at: bool) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) != 1 or kwargs:
             raise TypeError("it takes exactly one argument")
+        unknown = []
         for each in walked(run, args[0]):
             run.tick()
-            if operators.truth(run, each) is stops_at:
-                return stops_at
-        return not stops_at
+            try:
+                if operators.truth(run, each) is stops_at:
+                    return stops_at
+            except Undecided:
+                if type(each) is not Unknown or type(args[0]) is Lazy:  # later elements may not be made
+                    raise
+                unknown.append(each)
+        return run.unknown(*unknown, holds="bool", is_safe=True) if unknown else not stops_at
 
     return handle
 

@@ -252,3 +252,11 @@ def compared_reply(state: State) -> Any:
 def upper_and_length(state: State) -> Any:
     reply = LLM.invoke("one " + state["question"])
     return {"out": reply.content.upper()[:20], "steps": len(reply.content.split())}
+
+
+@form(2)
+def any_of_the_words(state: State) -> Any:
+    reply = LLM.invoke(state["question"]).content
+    is_sure = any(word in reply.lower() for word in ("sure", "yes"))
+    is_plain = all(sign not in reply for sign in "<>") and any([sign in reply for sign in "abc"])
+    return {"out": f"{LLM.invoke('again').content} {is_sure} {is_plain}"}
