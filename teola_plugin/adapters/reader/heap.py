@@ -706,7 +706,8 @@ class Heap:
     def _merge_one(self, held: Any, other: Any, marks: Marks, why: frozenset[Hashable]) -> None:
         now = content_of(held)
         kind = type(held)
-        if kind is dict and (id(held) in {**self._optional, **marks.optional} or not _have_same_keys(now, other)):
+        is_open = id(held) in self._optional or id(held) in marks.optional
+        if kind is dict and (is_open or not _have_same_keys(now, other)):
             self._merge_items(held, other, marks, why)
             return
         if kind in LISTS:
