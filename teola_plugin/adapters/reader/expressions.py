@@ -28,7 +28,17 @@ from teola_plugin.adapters.reader.scopes import (
 )
 from teola_plugin.adapters.reader.table import is_sequence, whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed, number
-from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
+    Barrier,
+    Lazy,
+    Opaque,
+    Pending,
+    Perhaps,
+    Stalled,
+    Undecided,
+    Unknown,
+)  # fmt: skip
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -368,10 +378,13 @@ class Expressions:
 
     def _attribute(self, node: ast.Attribute) -> Evaluate:
         owner, name = self.expression(node.value), node.attr
+        asked = self.expression(called.func) if (called := _type_call(node)) else None
 
         def attribute(frame: Frame) -> Any:
             run: Run = frame[RUN]
             held = owner(frame)
+            if asked and type(held) is Unknown and type(function := asked(frame)) is Opaque and function.held is type:
+                return run.unknown(held, holds="text", is_safe=True)
             try:
                 return classes.attribute(run, held, name)
             except Undecided:
@@ -746,6 +759,12 @@ class Expressions:
                 store(frame, part)
 
         return unpack
+
+
+def _type_call(node: ast.Attribute) -> ast.Call | None:
+    """Return what may be the call in `type(x).__name__`."""
+    is_name = node.attr in ("__name__", "__qualname__")
+    return node.value if is_name and isinstance(node.value, ast.Call) and len(node.value.args) == 1 else None
 
 
 def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> bool:

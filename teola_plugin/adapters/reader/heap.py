@@ -41,6 +41,9 @@ from teola_plugin.adapters.reader.values import (
 )
 
 NO_ITEMS: Mapping[str, Any] = {}
+Optional = dict[int, tuple[Any, Mapping[str, Any]]]
+"""Dicts by their ids, each with the items that it may have besides its own; replaced at each change."""
+
 
 Log = dict[int, tuple[Any, Any]]
 """An object and a content of the object, by the object's id."""
@@ -97,6 +100,7 @@ class Marks:
 
     counts: Counter[Hashable]
     tainted: dict[int, Any]
+    optional: Optional
     gates: frozenset[Hashable]
 
 
@@ -173,7 +177,7 @@ class Heap:
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
-        self._optional: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+        self._optional: Optional = {}
         self._given: dict[int, Any] = {}
         self._exact: dict[int, Any] = {}
         self._changed: Log = {}
@@ -273,21 +277,31 @@ class Heap:
     def taint(self, held: Any) -> None:
         """Note that the content of the object is unknown from here on."""
         self.note(held)
-        self._optional.pop(id(held), None)
+        self.close(held)
         if id(held) not in self._tainted:
             self._tainted = {**self._tainted, id(held): held}
 
     def taint_but(self, held: dict[str, Any], optional: Mapping[str, Any]) -> None:
-        """Note that a new dict may have these items, too, each or not."""
+        """Note that a dict has its items in an unknown order, and may have these, too, each or not."""
         self.taint(held)
-        self._optional[id(held)] = held, optional
+        self._optional = {**self._optional, id(held): (held, optional)}
+
+    def close(self, held: Any) -> None:
+        """Forget which items the dict may have."""
+        if id(held) in self._optional:
+            self._optional = {key: each for key, each in self._optional.items() if key != id(held)}
+
+    def optional_of(self, held: Any) -> Mapping[str, Any] | None:
+        """Return the items that the dict may have besides its own; None if that is not known, or all are its own."""
+        other, optional = self._optional.get(id(held), (NO_ITEMS, NO_ITEMS))
+        return optional if other is held and id(held) not in self._open else None
 
     def open_items(self, value: Any) -> Mapping[Any, Any] | None:
         """Return the items of a dict of which some may be missing, these as `Perhaps`; None for other values."""
         if type(value) is Unknown:
             return value.items
-        held, optional = self._optional.get(id(value), (NO_ITEMS, NO_ITEMS))
-        return {**value, **{key: Perhaps(each) for key, each in optional.items()}} if held is value else None
+        optional = self.optional_of(value)
+        return None if optional is None else _with_optional(value, optional)
 
     def got(self, value: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
         """Return the result of `get` of such a dict, in a tuple; None for other calls."""
@@ -441,8 +455,7 @@ class Heap:
             if number == 0:
                 self._become(contents, {}, moment.marks)
             else:
-                self._merge(contents, why)
-                self._merge_marks(moment.marks)
+                self._merge(contents, moment.marks, why)
         self.gates = gates
 
     def leave_iterators(self) -> None:
@@ -456,11 +469,12 @@ class Heap:
         A round is evaluated until another round changes no known value.
         """
         for _ in range(MAX_ROUNDS):
-            tainted, marked = self._tainted.keys(), len(self._leaves)
+            tainted, optional, marked = self._tainted.keys(), self._optional, len(self._leaves)
             with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
             if ended is not None or len(self._leaves) > marked:
                 raise Stalled("a round of a loop may leave it, and it is not known which")
+            self._optional = {key: each for key, each in self._optional.items() if optional.get(key) is each}
             changed = {
                 key: held
                 for key, (held, content) in log.items()
@@ -630,14 +644,20 @@ class Heap:
         first, second = self._items_of(one), self._items_of(two)
         if first is None or second is None:
             return None
-        united: dict[Any, Any] = {}
-        for key in (*first, *(key for key in second if key not in first)):
-            found = [each[key] for each in (first, second) if key in each]
-            values = [each.value if type(each) is Perhaps else each for each in found]
-            value = values[0] if len(values) == 1 else self.joined(values[0], values[1], why)
-            united[key] = value if len(found) == 2 and found == values else Perhaps(value)
+        united = self._either(first, second, why)
         for each in (one, two):
             self.fix(each)
+        return united
+
+    def _either(self, one: Mapping[Any, Any], two: Mapping[Any, Any], why: frozenset[Hashable]) -> dict[Any, Any]:
+        """Return the items of either: `Perhaps` if one of them lacks the key."""
+        united: dict[Any, Any] = {}
+        for key in (*one, *(key for key in two if key not in one)):
+            found = [each[key] for each in (one, two) if key in each]
+            values = [each.value if type(each) is Perhaps else each for each in found]
+            value = values[0] if len(values) == 1 else self.joined(values[0], values[1], why)
+            is_certain = len(found) == 2 and Perhaps not in map(type, found)
+            united[key] = value if is_certain else Perhaps(value)
         return united
 
     def _items_of(self, value: Any) -> Mapping[Any, Any] | None:
@@ -668,23 +688,28 @@ class Heap:
 
     def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
         """Join the current state, after arm two, with the state after arm one."""
-        self._merge({**two_log, **one_left}, why)
-        self._merge_marks(one_marks)
+        self._merge({**two_log, **one_left}, one_marks, why)
 
     def _join_leave(self, leave: Leave) -> None:
-        self._merge({**leave.log, **leave.contents}, leave.why)
-        self._merge_marks(leave.marks)
+        self._merge({**leave.log, **leave.contents}, leave.marks, leave.why)
 
-    def _merge(self, others: Log, why: frozenset[Hashable]) -> None:
-        """Let each object hold either its content or the content in `others`; see `fork`."""
+    def _merge(self, others: Log, marks: Marks, why: frozenset[Hashable]) -> None:
+        """Let each object hold either its content or the content in `others`, of a path with `marks`; see `fork`."""
         self._unsettled = others
+        apart = {key for key, each in self._optional.items() if marks.optional.get(key) is not each}
         for held, other in others.values():
-            self._merge_one(held, other, why)
+            self._merge_one(held, other, marks, why)
         self._unsettled = {}
+        self._optional = {key: each for key, each in self._optional.items() if key not in apart or key in others}
+        self._merge_marks(marks)
 
-    def _merge_one(self, held: Any, other: Any, why: frozenset[Hashable]) -> None:
+    def _merge_one(self, held: Any, other: Any, marks: Marks, why: frozenset[Hashable]) -> None:
         now = content_of(held)
         kind = type(held)
+        is_open = id(held) in self._optional or id(held) in marks.optional
+        if kind is dict and (is_open or not _have_same_keys(now, other)):
+            self._merge_items(held, other, marks, why)
+            return
         if kind in LISTS:
             if len(now) != len(other):
                 self.taint(held)
@@ -704,6 +729,23 @@ class Heap:
             merged = {key: self.joined(value, other[key], why) for key, value in now.items()}
         self.note(held)
         set_content(held, merged)
+
+    def _merge_items(self, held: dict[Any, Any], other: dict[Any, Any], marks: Marks, why: frozenset[Hashable]) -> None:
+        """Let a dict hold the items that both paths know, and perhaps the items of one alone."""
+        first, second = self.open_items(held), None
+        if first is None and not self.is_tainted(held):
+            first = held
+        if id(held) in marks.optional:
+            second = _with_optional(other, marks.optional[id(held)][1])
+        elif id(held) not in marks.tainted and id(held) not in self._open:
+            second = other
+        if first is None or second is None or any(type(key) is not str for key in (*first, *second)):
+            self.taint(held)
+            return
+        items = self._either(first, second, why)
+        self.note(held)
+        set_content(held, {key: each for key, each in items.items() if type(each) is not Perhaps})
+        self.taint_but(held, {key: each.value for key, each in items.items() if type(each) is Perhaps})
 
     def _become(self, contents: Log, since: Log, marks: Marks) -> None:
         """Replace the state by another path's: its `contents`, and else the contents before the changes in `since`."""
@@ -768,10 +810,11 @@ class Heap:
         return log
 
     def _marks(self) -> Marks:
-        return Marks(self.counts.copy(), self._tainted, self.gates)
+        return Marks(self.counts.copy(), self._tainted, self._optional, self.gates)
 
     def _set(self, marks: Marks) -> None:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
+        self._optional = marks.optional
 
     def _merge_marks(self, marks: Marks) -> None:
         if not _are_equal(self.counts, marks.counts):
@@ -877,6 +920,10 @@ def without_number(source: Hashable) -> Hashable:
     if type(source) is Round:
         return source.component
     return tuple(map(without_number, source)) if type(source) is tuple else source
+
+
+def _with_optional(own: Mapping[Any, Any], optional: Mapping[str, Any]) -> dict[Any, Any]:
+    return {**own, **{key: Perhaps(each) for key, each in optional.items()}}
 
 
 def _are_alike(one: Any, two: Any) -> bool:

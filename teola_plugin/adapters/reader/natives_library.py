@@ -24,6 +24,7 @@ import statistics
 import string
 import textwrap
 import time
+import traceback
 import typing
 import urllib.parse
 import uuid
@@ -177,6 +178,19 @@ def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     held: Any = UserWarning if category is None else category.held if type(category) is Opaque else None
     is_known = foreign.is_class(held) and facts_of(held).kind == "exception" and foreign.is_subtype(held, Warning)
     if not (args and texts.is_text(args[0]) and is_known and outlets.warns(held)):
+        run.raises()
+
+
+def _error_text(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Return the unknown text of the error that is handled, whose `__str__` may raise: it is caught."""
+    if args or kwargs:
+        raise Barrier("it shows an error in another way than by default")
+    return run.unknown(holds="text", is_safe=True)
+
+
+def _print_error(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    _error_text(run, args, kwargs)
+    if not outlets.prints([None], "stderr"):
         run.raises()
 
 
@@ -439,6 +453,8 @@ def _register_effects() -> None:
         register(_logs(level, is_method=False), getattr(logging, name))
     register(_get_logger, logging.getLogger)
     register(_warn, warnings.warn)
+    register(_error_text, traceback.format_exc)
+    register(_print_error, traceback.print_exc)
     register(_pretty_print, pprint.pprint, pprint.pp)
     register(_sleep, time.sleep)
     register(_now, datetime.datetime.now)

@@ -460,12 +460,17 @@ def _all_texts(held: Any) -> bool:
 
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """Store `held[at] = value`."""
+    optional = run.optional_of(held) if type(at) is str else None
     _before_change(run, held)
     run.escapes(held, at, value)
     if type(at) is not slice:
         run.changes.changes("", held, (value,))
     if kind_of(held) == "texts" and not texts.is_text(value):
         held.holds = "any"
+    if optional is not None:
+        held[at] = value
+        run.taint_but(held, {key: each for key, each in optional.items() if key != at})
+        return
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
         _lose(run, held, at)
         return

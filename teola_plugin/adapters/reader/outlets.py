@@ -23,9 +23,9 @@ from teola_plugin.adapters.reader.values import is_installed_file, type_name
 _WRITES_ALL = ("utf8", "utf16", "utf32")
 
 
-def prints(texts: list[str | None]) -> bool:
-    """Whether `print` certainly accepts the texts, None standing for any text."""
-    stream = sys.stdout
+def prints(texts: list[str | None], name: str = "stdout") -> bool:
+    """Whether the stream `sys.name` certainly accepts the texts, None standing for any text."""
+    stream = getattr(sys, name)
     if stream is None:
         return True
     if not _is_installed(type(stream)) or getattr(stream, "closed", False):

@@ -490,7 +490,7 @@ class Run(Heap):
             self._change(id(found), found, what)
         if id(held) in self.changes.opened:
             self._touch_opened(held, f"it changes a {type_name(type(held))} that it did not make")
-        self._optional.pop(id(held), None)
+        self.close(held)
         if self._logs or id(held) in self._given or id(held) in self._exact:
             self.note(held)
 

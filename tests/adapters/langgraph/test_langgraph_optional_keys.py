@@ -96,7 +96,37 @@ def returned(w: World) -> Callable[[State], Any]:
     return spread
 
 
-FIRST: dict[str, Callable[[World], Any]] = {"parsed": parsed, "three": three, "subgraph": wrapped, "spread": returned}
+def stored(w: World) -> Callable[[State], Any]:
+    def node(state: State) -> Any:
+        found: dict[str, Any] = {"a": str(w.llm.invoke(f"a: {state['q']}").content)}
+        try:
+            found["b"] = json.loads(found["a"]).get("b", "nothing")
+        except Exception:
+            found["d"] = "missing"
+            found["log"] = ["missing"]
+        return found
+
+    return node
+
+
+def in_place(w: World) -> Callable[[State], Any]:
+    """Return a node that changes the state that it was given, and gives it back."""
+
+    def node(state: State) -> Any:
+        reply = str(w.llm.invoke(f"a: {state['q']}").content)
+        try:
+            state["b"] = json.loads(reply).get("b", "nothing")
+        except Exception:
+            state["d"] = "missing"
+        state["a"] = reply
+        return state
+
+    return node
+
+
+FIRST: dict[str, Callable[[World], Any]] = {
+    "parsed": parsed, "three": three, "subgraph": wrapped, "spread": returned, "stored": stored, "in place": in_place,
+}  # fmt: skip
 
 
 def words(state: State) -> Iterator[str]:
@@ -180,7 +210,7 @@ ROUTERS: dict[str, Callable[[State], Any]] = {
 
 
 @pytest.mark.parametrize("how", ROUTERS)
-@pytest.mark.parametrize("first", ["parsed", "three", "spread"])
+@pytest.mark.parametrize("first", ["parsed", "three", "spread", "stored", "in place"])
 def test_a_router_looks_at_what_a_node_may_write(first: str, how: str) -> None:
     is_patient = how == "a sure key" or (first, how) == ("three", "in")  # which never writes it
     for reply in REPLIES.values():

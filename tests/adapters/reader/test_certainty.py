@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import datetime
+import io
 import json
 import random
 import re
+import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -649,3 +652,66 @@ def test_what_loops_of_unknown_rounds_change_is_found_among_much_else() -> None:
     found = read(program, Model(lambda question, number: ""), [[n] for n in range(2500)])
     assert found.barrier is None
     assert len(found.asks) == 10
+
+
+# --- how a handler shows the error ------------------------------------------------------------------------------------
+
+
+def by_the_name_of_its_class(m: Any) -> Any:
+    told = []
+    try:
+        int(m.ask("a"))
+    except Exception as e:
+        told.append(f"{type(e).__name__}: {e}")
+    m.ask("z")
+
+
+def by_the_traceback(m: Any) -> Any:
+    text = ""
+    try:
+        int(m.ask("a"))
+    except Exception:
+        text = traceback.format_exc()
+        traceback.print_exc()
+    m.ask("z")
+    m.ask(text[-5:])
+
+
+def by_the_traceback_in_a_file(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+    except Exception:
+        traceback.print_exc(file=io.StringIO())
+    m.ask("z")
+
+
+def by_a_type_of_its_own(m: Any) -> Any:
+    def type(each: Any) -> Any:
+        raise RuntimeError
+
+    try:
+        int(m.ask("a"))
+    except Exception as e:
+        type(e).__name__  # noqa: B018
+    m.ask("z")
+
+
+SHOWN: list[tuple[Any, list[str]]] = [
+    (by_the_name_of_its_class, ["a", "z"]),
+    (by_the_traceback, ["a", "z"]),
+    (by_the_traceback_in_a_file, ["a"]),
+    (by_a_type_of_its_own, ["a"]),
+]
+
+
+@pytest.mark.parametrize(("program", "certain"), SHOWN)
+def test_a_handler_that_shows_the_error_holds_nothing_back(program: Any, certain: list[str]) -> None:
+    assert read(program, Model(lambda question, number: "y")).certain == certain
+
+
+def test_a_stream_of_ones_own_may_raise_as_an_error_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        pass
+
+    monkeypatch.setattr(sys, "stderr", Stream())
+    assert read(by_the_traceback, Model(lambda question, number: "y")).certain == ["a"]

@@ -561,7 +561,97 @@ def spread_over_a_perhaps(m: Any) -> Any:
     m.ask(found["a"])
 
 
+def stored_in_one_arm(m: Any) -> Any:
+    found = ONE.copy()
+    other = found
+    if m.ask("q") == "yes":
+        other["b"] = "2"
+    m.ask(found["a"])
+    m.ask(found.get("b", "none"))
+
+
+def stored_in_each_arm(m: Any) -> Any:
+    found = ONE.copy()
+    if m.ask("q") == "yes":
+        found["a"], found["b"] = "5", "2"
+    else:
+        found["c"] = "3"
+    m.ask("w" if "d" in found else "v")
+    m.ask(found["a"])
+
+
+def stored_twice(m: Any) -> Any:
+    found = ONE.copy()
+    if m.ask("q") == "yes":
+        found["b"] = "2"
+    if m.ask("r") == "yes":
+        found["b"] = "8"
+    else:
+        found["c"] = "3"
+    m.ask(found["a"])
+    m.ask(found.get("b", "none"))
+
+
+def stored_over_a_perhaps(m: Any) -> Any:
+    found = ONE.copy()
+    if m.ask("q") == "yes":
+        found["b"] = "2"
+    found["b"] = "5"
+    m.ask(found["b"])
+    m.ask(str(len(found)))
+
+
+def removed_from_perhaps(m: Any) -> Any:
+    found = ONE.copy()
+    if m.ask("q") == "yes":
+        found["b"] = "2"
+    del found["a"]
+    m.ask(found.get("a", "gone"))
+
+
+def stored_before_another_branch(m: Any) -> Any:
+    found = ONE.copy()
+    if m.ask("q") == "yes":
+        if m.ask("r") == "yes":
+            found["b"] = "2"
+        m.ask(found.get("b", "none"))
+    else:
+        found["b"] = "7"
+        m.ask(found["b"])
+    m.ask(found["a"])
+
+
+def stored_in_rounds(m: Any) -> Any:
+    found = ONE.copy()
+    for _ in m.ask("q").split("e"):
+        if "c" in found:
+            found["d"] = "4"
+        if "b" in found:
+            found["c"] = "3"
+        found["b"] = "2"
+    m.ask(found.get("d", "none"))
+
+
+def stored_before_an_error(m: Any) -> Any:
+    found = ONE.copy()
+    try:
+        found["b"] = "2"
+        found["c"] = str(int(m.ask("q")))
+    except ValueError:
+        found["d"] = "4"
+    m.ask(found["b"])
+    m.ask(found.get("d", "none"))
+
+
 DICTS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
+    (stored_in_one_arm, ["q", "1"], []),
+    (stored_in_each_arm, ["q", "v"], []),
+    (stored_twice, ["q", "r", "1"], []),
+    (stored_over_a_perhaps, ["q", "5"], []),
+    (removed_from_perhaps, ["q"], []),
+    (stored_before_another_branch, ["q", "1"], ["r", "7"]),
+    (stored_in_rounds, ["q"], []),
+    (stored_before_an_error, ["q", "2"], []),
     (a_key_of_both, ["q", "1"], []),
     (a_key_of_one, ["q"], ["2", "z"]),
     (a_key_of_none, ["q"], []),
