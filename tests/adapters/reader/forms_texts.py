@@ -258,5 +258,5 @@ def upper_and_length(state: State) -> Any:
 def any_of_the_words(state: State) -> Any:
     reply = LLM.invoke(state["question"]).content
     is_sure = any(word in reply.lower() for word in ("sure", "yes"))
-    is_plain = all(sign not in reply for sign in "<>") and any([sign in reply for sign in "abc"])
+    is_plain = all(sign not in reply for sign in "<>") and any([sign in reply for sign in "abc"])  # noqa: C419  a list
     return {"out": f"{LLM.invoke('again').content} {is_sure} {is_plain}"}

@@ -142,7 +142,9 @@ GRAMMAR: dict[str, list[str]] = {
         "all(s:: <b> for $ in <^ls>)", "<s>.startswith(<s>)", "<ls> == <ls>", "<any> == <any>", "<s>.isdigit()",
         "hasattr(<any>, 'name')", "callable(<any>)", "<li> < <li>", "<ss> <= <ss>", "q.ask(<s>)", "<P> == <P>",
         "<any> in <ls>",
-        "<ls> is <ls>", "<D> is <D>", "any(<ls>)", "any(m.ask(x) == <s> for x in <ls>)", "all(x in m.ask(<s>) for x in <ls>)", "<P>.is_good", "isinstance(<P>, Person)", "<i> == <f>",
+        "<ls> is <ls>", "<D> is <D>", "any(<ls>)",
+        "any(m.ask(x) == <s> for x in <ls>)", "all(x in m.ask(<s>) for x in <ls>)", "<P>.is_good",
+        "isinstance(<P>, Person)", "<i> == <f>",
         "(<b> if <b> else <b>)",
     ],
     "ls": [
