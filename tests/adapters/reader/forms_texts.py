@@ -254,7 +254,7 @@ def upper_and_length(state: State) -> Any:
     return {"out": reply.content.upper()[:20], "steps": len(reply.content.split())}
 
 
-@form(2)
+@form(4)
 def any_of_the_words(state: State) -> Any:
     reply = LLM.invoke(state["question"]).content
     is_sure = any(word in reply.lower() for word in ("sure", "yes"))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from teola_plugin.adapters.reader import instances
 from tests.adapters.reader.fuzzing import Difference, Verdict, judged
 from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS, inputs, shown, source
 
@@ -37,6 +38,12 @@ def module_of(text: str, path: Path) -> ModuleType:
         warnings.simplefilter("ignore", SyntaxWarning)
         spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def _only_plain_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LangChain has a class of texts of its own, so that the type of a text is not known; programs here have none."""
+    monkeypatch.setattr(instances, "text_accessor", lambda: None)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE)))
