@@ -715,3 +715,39 @@ def test_a_stream_of_ones_own_may_raise_as_an_error_is_printed(monkeypatch: pyte
 
     monkeypatch.setattr(sys, "stderr", Stream())
     assert read(by_the_traceback, Model(lambda question, number: "y")).certain == ["a"]
+
+
+# --- any and all -----------------------------------------------------------------------------------------------------
+
+
+def asks_until_one_says_yes(model: Model) -> Any:
+    return any(model.ask(each) == "yes" for each in ["a", "b"])
+
+
+def asks_behind_what_may_be_no_text(model: Model) -> Any:
+    reply = model.ask("first")
+    found = all(each not in reply for each in ["x", None])
+    return model.ask("second"), found
+
+
+def asks_with_the_number_of_looks(model: Model) -> Any:
+    reply, looks = model.ask("first"), []
+    any((looks.append(each), each in reply)[1] for each in ["x", "y"])
+    return model.ask("second"), model.ask(len(looks))
+
+
+def asks_behind_a_sure_item(model: Model) -> Any:
+    return model.ask("second") if any(each in ("x", model.ask("first")) for each in ["y", "x"]) else model.ask("third")
+
+
+@pytest.mark.parametrize(
+    ("program", "certain"),
+    [
+        (asks_until_one_says_yes, ["a"]),
+        (asks_behind_what_may_be_no_text, ["first"]),
+        (asks_with_the_number_of_looks, ["first", "second"]),
+        (asks_behind_a_sure_item, ["first", "second"]),
+    ],
+)
+def test_items_behind_an_unknown_one_may_not_be_looked_at(program: Any, certain: list[Any]) -> None:
+    assert read(program, Model(lambda question, number: "yes")).certain == certain

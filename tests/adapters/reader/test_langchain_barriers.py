@@ -511,3 +511,19 @@ def test_what_stops_in_code_of_others_may_be_declared(monkeypatch: pytest.Monkey
         hints.append(told.value.hint)
     assert "teola_plugin.reads" in hints[0]
     assert "reads" not in hints[1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_fails_in_a_batch_that_returns_errors_goes_no_further(is_async: bool) -> None:
+    chain = ask("{y}") | LLM | StrOutputParser()
+    given = [{"y": "a"}, {"x": "b"}, {"y": "c"}]
+
+    def kinds(found: list[Any]) -> list[str]:
+        return ["error" if isinstance(each, Exception) else "text" for each in found]
+
+    async def abatch(x: Any) -> list[str]:
+        return kinds(await chain.abatch(x, return_exceptions=True))
+
+    found = read(abatch if is_async else lambda x: kinds(chain.batch(x, return_exceptions=True)), given)
+    assert found.value == ["text", "error", "text"]
+    assert found.shown == [2]
