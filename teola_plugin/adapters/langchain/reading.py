@@ -311,7 +311,11 @@ def _batch(run: Run, held: Any, value: Any, way: Way, *, returns_errors: bool) -
     if type(value) not in (list, tuple):
         raise Barrier("it calls batch with something that is no list")
     ways = [replace(way, source=round_of(way.source.component)) for _ in value]
-    return run_batch(run, held, list(value), ways, returns_errors=returns_errors)
+    raised = run.raised
+    made = run_batch(run, held, list(value), ways, returns_errors=returns_errors)
+    if not returns_errors or run.raised == raised:
+        return made
+    return [each if isinstance_of(each, Exception) else run.unknown(each, is_safe=True) for each in made]
 
 
 def _refusing(what: str, hint: str) -> Callee:

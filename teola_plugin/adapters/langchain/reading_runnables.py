@@ -165,6 +165,9 @@ def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way],
             for at, way in going.items()
             if not (returns_errors and isinstance_of(found[at], Exception))
         }
+        for at in going if returns_errors and step is not steps[-1] else ():
+            if type(found[at]) is Unknown and found[at].holds == "any":  # perhaps an error that the step returned
+                run.raises(run.sources(found[at]))
         run.gates = before | {("of all inputs", gate) for gate in run.gates - before}  # not of this round alone
     return list(found.values())
 

@@ -34,7 +34,6 @@ from teola_plugin.adapters.reader.values import (
     Lazy,
     Opaque,
     Pending,
-    Perhaps,
     Stalled,
     Undecided,
     Unknown,
@@ -239,7 +238,7 @@ class Expressions:
             found: dict[Any, Any] = {}
             made: list[tuple[Any, Any]] = []
             parts: list[Any] = []
-            is_open = False
+            is_open, has_order = False, True
             for key, value in pairs:
                 if key is not None:
                     made.append((key(frame), value(frame)))
@@ -250,13 +249,14 @@ class Expressions:
                 parts.append(part)
                 if (items := run.open_items(part)) is not None:
                     run.spread(found, items)
+                    has_order = False
                 elif run.is_unknown(part):
                     run.raises(run.sources(part))
                     is_open = True
                 else:
                     found.update(mapping(part))
             is_open = not _filled(run, found, made) or is_open
-            if not is_open and Perhaps not in map(type, found.values()):
+            if not is_open and has_order:
                 return found
             return Unknown("any", run.sources(*parts), None if is_open else found)
 
@@ -497,6 +497,8 @@ class Expressions:
                     args = run.unknown(is_safe=True)
                 else:
                     more = mapping(found)
+                    if any(type(key) is not str for key in more):
+                        raise Barrier("it gives keyword arguments whose names are no texts")
                     if not kwargs.keys().isdisjoint(more):
                         raise Barrier("it gives several values for one keyword argument")
                     kwargs.update(more)

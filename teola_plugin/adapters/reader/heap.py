@@ -303,6 +303,11 @@ class Heap:
         optional = self.optional_of(value)
         return None if optional is None else _with_optional(value, optional)
 
+    def open_parts(self, value: Any) -> Iterable[Any]:
+        """Return the parts of such a dict, also those that it may have."""
+        items = self.open_items(value) or NO_ITEMS
+        return [each.value if type(each) is Perhaps else each for each in items.values()]
+
     def got(self, value: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
         """Return the result of `get` of such a dict, in a tuple; None for other calls."""
         if name != "get" or kwargs or len(args) not in (1, 2) or type(args[0]) is not str:
@@ -481,6 +486,7 @@ class Heap:
                 if not (self.is_tainted(held) or _are_alike(content, content_of(held)))
             }
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
+            changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
             if not changed or not self._may_matter(changed, frame):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
@@ -510,11 +516,14 @@ class Heap:
             return True
         for value in todo:  # what is near first: `todo` grows
             kind = type(value)
-            if kind in ATOMS or kind is Unknown or id(value) in seen:
+            if kind in ATOMS or id(value) in seen:
                 continue
             if id(value) in changed:
                 return True
             seen.add(id(value))
+            todo += self.open_parts(value)
+            if kind is Unknown:
+                continue
             if isinstance_of(value, Opaque):
                 if kind is Opaque and value.is_own:
                     todo.append(value.held)

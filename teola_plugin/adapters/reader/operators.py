@@ -458,6 +458,10 @@ def _all_texts(held: Any) -> bool:
     return all(type(each) is str for each in (held.values() if type(held) is dict else held))
 
 
+_WITHOUT_STORES = (str, bytes, tuple, int, float, bool, type(None), frozenset)
+"""Classes whose objects have items that cannot be replaced, or none."""
+
+
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """Store `held[at] = value`."""
     optional = run.optional_of(held) if type(at) is str else None
@@ -498,6 +502,8 @@ def del_item(run: Any, held: Any, at: Any) -> None:
 
 
 def _before_change(run: Any, held: Any) -> None:
+    if type(held) in _WITHOUT_STORES:
+        raise TypeError(f"'{type(held).__name__}' object does not support item assignment or deletion")
     if may_be_shared(held):
         raise Barrier("it changes a value that is not known yet")
     if type(held) is not Unknown:

@@ -560,7 +560,10 @@ class Run(Heap):
         while todo:
             value = todo.pop()
             kind = type(value)
-            if kind in classes.ATOMS or kind is Unknown or id(value) in self._escaped:
+            if kind in classes.ATOMS or id(value) in self._escaped:
+                continue
+            todo += self.open_parts(value)
+            if kind is Unknown:
                 continue
             if kind is Opaque and not value.is_own:
                 continue

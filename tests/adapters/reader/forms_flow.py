@@ -417,6 +417,17 @@ def batch_that_returns_errors(state: State) -> Any:
     return {"out": [each if isinstance(each, str) else type(each).__name__ for each in found]}
 
 
+def doubted(text: str) -> Any:
+    return ValueError(text) if len(text) > 1 else text
+
+
+@form(3)
+def batch_in_which_a_step_returns_an_error(state: State) -> Any:
+    chain = RunnableLambda(lambda text: LLM.invoke(text).content) | doubted | (lambda _: "done")
+    found = chain.batch(["one", "two"], return_exceptions=True)
+    return {"out": LLM.invoke(str([isinstance(each, Exception) for each in found])).content}
+
+
 @tool
 async def aresearch(query: str) -> str:
     """Asks the model."""

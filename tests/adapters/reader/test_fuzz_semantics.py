@@ -70,6 +70,19 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a store in a text, in a try": """
+        try:
+            text['a'] = 'b'
+        except AttributeError:
+            m.ask('c')
+        except TypeError:
+            m.ask('d')
+    """,
+    "keyword arguments whose names are no texts": """
+        table[1] = 2
+        (lambda **kw: kw)(**table)
+        return m.ask('a')
+    """,
     "a variable that one path has not set": """
         if jb.ask('a'):
             v = 1

@@ -643,6 +643,45 @@ def stored_before_an_error(m: Any) -> Any:
     m.ask(found.get("d", "none"))
 
 
+def stored_in_rounds_of_a_dict_with_perhaps(m: Any) -> Any:
+    found, seen, rounds = ONE.copy(), "none", m.ask("r").split("e")
+    if m.ask("q") == "yes":
+        found["b"] = "2"
+    for each in rounds:  # noqa: B007
+        pass
+    for each in rounds:  # noqa: B007
+        seen = found.get("c", "none")
+        found["c"] = "3"
+    m.ask(seen)
+
+
+def stored_in_a_dict_that_perhaps_is_there(m: Any) -> Any:
+    found, seen, rounds = ONE.copy(), "none", m.ask("r").split("e")
+    if m.ask("q") == "yes":
+        found["b"] = {"c": "none"}  # type: ignore[assignment]
+    for each in rounds:  # noqa: B007
+        pass
+    for each in rounds:  # noqa: B007
+        try:
+            inner: Any = found["b"]
+            seen = inner["c"]
+            inner["c"] = "3"
+            inner = None
+        except KeyError:
+            seen = "none"
+    m.ask(seen)
+
+
+def spread_in_an_unknown_order(m: Any) -> Any:
+    found = {"a": "1"}
+    if m.ask("q") == "yes":
+        found["b"] = "2"
+    found["c"] = "3"
+    made = {**found, "b": "5"}
+    m.ask(made["b"])
+    m.ask(",".join(made))
+
+
 DICTS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (stored_in_one_arm, ["q", "1"], []),
     (stored_in_each_arm, ["q", "v"], []),
@@ -652,6 +691,9 @@ DICTS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (stored_before_another_branch, ["q", "1"], ["r", "7"]),
     (stored_in_rounds, ["q"], []),
     (stored_before_an_error, ["q", "2"], []),
+    (stored_in_rounds_of_a_dict_with_perhaps, ["r", "q"], []),
+    (stored_in_a_dict_that_perhaps_is_there, ["r", "q"], []),
+    (spread_in_an_unknown_order, ["q", "5"], []),
     (a_key_of_both, ["q", "1"], []),
     (a_key_of_one, ["q"], ["2", "z"]),
     (a_key_of_none, ["q"], []),
