@@ -255,6 +255,10 @@ def test_behind_a_search_that_raises_if_it_finds_nothing_no_other_is_certain(mon
         wrapper = DuckDuckGoSearchAPIWrapper()
         return wrapper.run(query) + wrapper.run("b")
 
+    def raw(query: str) -> Any:
+        wrapper = DuckDuckGoSearchAPIWrapper()
+        return [wrapper._ddgs_text(query), wrapper._ddgs_text("b")]
+
     def found_or_not(queries: list[str]) -> list[str]:
         found = []
         for query in queries:
@@ -266,6 +270,7 @@ def test_behind_a_search_that_raises_if_it_finds_nothing_no_other_is_certain(mon
 
     monkeypatch.setattr(DDGS, "text", lambda self, query, **given: [{"body": f"<{query}>"}])
     assert read(twice, "a").certain[0] == [True, False]
+    assert read(raw, "a").certain[0] == [True, False]
     assert read(found_or_not, ["a", "b"]).certain[0] == [True, True]
     search = DuckDuckGoSearchRun()
     assert read(lambda query: [search.run(query), search.run("b")], "a").certain[0] == [True, False]
