@@ -656,17 +656,16 @@ def stored_in_rounds_of_a_dict_with_perhaps(m: Any) -> Any:
 
 
 def stored_in_a_dict_that_perhaps_is_there(m: Any) -> Any:
-    found, seen, rounds = ONE.copy(), "none", m.ask("r").split("e")
+    found: dict[str, Any] = {"a": "1"}
+    seen, rounds = "none", m.ask("r").split("e")
     if m.ask("q") == "yes":
-        found["b"] = {"c": "none"}  # type: ignore[assignment]
+        found["b"] = {"c": "none"}
     for each in rounds:  # noqa: B007
         pass
     for each in rounds:  # noqa: B007
         try:
-            inner: Any = found["b"]
-            seen = inner["c"]
-            inner["c"] = "3"
-            inner = None
+            seen = found["b"]["c"]
+            found["b"]["c"] = "3"
         except KeyError:
             seen = "none"
     m.ask(seen)
