@@ -37,7 +37,7 @@ from teola_plugin.adapters.reader.values import (
     Stalled,
     Undecided,
     Unknown,
-)  # fmt: skip
+)
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 

@@ -41,9 +41,8 @@ from teola_plugin.adapters.reader.values import (
 )
 
 NO_ITEMS: Mapping[str, Any] = {}
-Optional = dict[int, tuple[Any, Mapping[str, Any]]]
+OptionalItems = dict[int, tuple[Any, Mapping[str, Any]]]
 """Dicts by their ids, each with the items that it may have besides its own; replaced at each change."""
-
 
 Log = dict[int, tuple[Any, Any]]
 """An object and a content of the object, by the object's id."""
@@ -100,7 +99,7 @@ class Marks:
 
     counts: Counter[Hashable]
     tainted: dict[int, Any]
-    optional: Optional
+    optional: OptionalItems
     gates: frozenset[Hashable]
 
 
@@ -177,7 +176,7 @@ class Heap:
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
-        self._optional: Optional = {}
+        self._optional: OptionalItems = {}
         self._given: dict[int, Any] = {}
         self._exact: dict[int, Any] = {}
         self._changed: Log = {}

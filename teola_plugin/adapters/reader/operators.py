@@ -466,7 +466,7 @@ _WITHOUT_STORES = (str, bytes, tuple, int, float, bool, type(None), frozenset)
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """Store `held[at] = value`."""
     optional = run.optional_of(held) if type(at) is str else None
-    _require_items(held, at, lambda: operator.setitem(held, at, None))
+    _require_items(held, at, operator.setitem, value)
     _before_change(run, held)
     run.escapes(held, at, value)
     if type(at) is not slice:
@@ -491,7 +491,7 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
 
 def del_item(run: Any, held: Any, at: Any) -> None:
     """Delete `held[at]`."""
-    _require_items(held, at, lambda: operator.delitem(held, at))
+    _require_items(held, at, operator.delitem)
     _before_change(run, held)
     run.changes.changes("pop", held)
     if is_unknown(run, held) or is_unknown(run, at):
@@ -504,13 +504,13 @@ def del_item(run: Any, held: Any, at: Any) -> None:
         _lose(run, held, at)
 
 
-def _require_items(held: Any, at: Any, change: Callable[[], None]) -> None:
+def _require_items(held: Any, at: Any, change: Callable[..., None], *value: Any) -> None:
     """Require items that can be changed. Raises: the error of the change, Stalled."""
     if type(held) in _WITHOUT_STORES:
         may_be_index = foreign.in_mro(type(at), "__index__") is not foreign.MISSING and type(at) not in ATOMS
         if type(at) is Unknown or isinstance_of(at, Opaque) or may_be_index:
             raise Stalled("it changes an item of a value without any, and it is not known at what place")
-        change()
+        change(held, at, *value)
 
 
 def _before_change(run: Any, held: Any) -> None:
