@@ -33,7 +33,7 @@ def start(
     name: Annotated[list[str] | None, typer.Option("--engine", help="Only this one; may be repeated.")] = None,
     address: Address = "auto",
 ) -> None:
-    """Start the engines of a file. One that runs already is left as it is, if it is the same."""
+    """Start the engines of a file. A running engine with the same settings is left running."""
     from teola_plugin.registry import load_engines
 
     def work(console: Console) -> None:
@@ -76,7 +76,7 @@ def scale(
     instances: Annotated[int, typer.Argument(min=1)],
     address: Address = "auto",
 ) -> None:
-    """Have so many instances of an engine. Those that go end their work first."""
+    """Have so many instances of an engine. Instances to be ended finish their work first."""
 
     def work(console: Console) -> None:
         console.print(f"{name}: {_rays(address).scale(name, instances)} instances")

@@ -129,7 +129,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items with the same operation and settings; the engine runs them as one call, on one instance."""
+    """Items with the same operation and settings; the engine runs all items as a single call, on a single instance."""
 
     op: str
     settings: Mapping[str, Any]

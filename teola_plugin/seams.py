@@ -268,7 +268,7 @@ class OwnRequest(Protocol):
 
     @property
     def call(self) -> ProviderCall | None:
-        """The request as its provider sees it; None if the request stays in this process."""
+        """The request as the provider sees the request; None if the request stays in the process."""
         ...
 
     def __enter__(self) -> None: ...

@@ -183,7 +183,7 @@ def _own_functions(cls: type) -> tuple[FunctionType, ...]:
 
 @functools.lru_cache(maxsize=1_000)
 def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the names in a function, its stored globals, and its stored cells."""
+    """Return the names in a function, the stored globals, and the stored cells."""
     codes = list(_codes(code))
     stores = [(each.opname, each.argval) for inner in codes for each in dis.get_instructions(inner)]
     return (

@@ -256,7 +256,7 @@ Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Wrappers of a synchronous method and of its coroutine, from one description."""
+    """Wrappers of a synchronous method and of the method's coroutine, from a single description."""
 
     sync: Wrapper
     coroutine: Wrapper

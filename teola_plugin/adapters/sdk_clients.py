@@ -107,14 +107,14 @@ def is_client_class(cls: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A resource of a client, such as `client.chat`: `path` leads to it."""
+    """A resource of a client, for example `client.chat`: `path` leads to the resource."""
 
     client: Any
     path: tuple[str, ...]
 
 
 def attribute(owner: Opaque, name: str, source_of: Callable[[Any], Hashable], apart: Apart, aapart: Apart) -> Any:
-    """Return an attribute of a client, or of one of its resources; NOT_MINE for other objects and attributes."""
+    """Return an attribute of a client, or of a client's resource; NOT_MINE for all further objects and attributes."""
     held = owner.held
     if type(held) is _Part:
         client, path = held.client, (*held.path, name)

@@ -186,7 +186,7 @@ def _own(value: Any) -> Any:
 
 
 def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether no client refuses the arguments: one text, and options that are plain."""
+    """Whether no client refuses the arguments: a single text, and plain options."""
     asked = [*given, *named.values()]
     is_text = bool(asked) and type(asked[0]) is str and is_json(asked[0])
     known = _OPTIONS | _OF_TAVILY if name == "search" else _OPTIONS

@@ -205,7 +205,7 @@ _is_claiming: ContextVar[bool] = ContextVar("teola_web_page_early", default=Fals
 
 @contextlib.contextmanager
 def _claiming() -> Iterator[None]:
-    """Make no request inside the block but one that the framework's run can take."""
+    """Make only requests inside the block which the framework's run can take."""
     token = _is_claiming.set(True)
     try:
         yield

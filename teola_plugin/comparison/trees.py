@@ -45,7 +45,7 @@ def canonical_tree(nodes: Mapping[str, Node]) -> tuple[Tree, ...]:
 
 
 def tree_differences(first: Iterable[Tree], second: Iterable[Tree]) -> list[str]:
-    """Return one line for each path (root to node) more frequent in one tree than in the other."""
+    """Return a line for each path (root to node) whose frequency differs between the trees."""
     ours, theirs = Counter(_paths(first)), Counter(_paths(second))
     return [
         f"{path}: {ours[path]} x in the original, {theirs[path]} x in the optimized"

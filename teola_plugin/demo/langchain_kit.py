@@ -15,7 +15,7 @@ from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, Eng
 
 
 class LangChainKit:
-    """One store of all passages, and the pipelines on it."""
+    """A store of all passages, and the pipelines on the store."""
 
     def __init__(self, parts: Parts, sizes: Sizes, collection: str) -> None:
         self.parts = parts

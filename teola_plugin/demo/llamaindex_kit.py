@@ -18,7 +18,7 @@ from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRer
 
 
 class LlamaIndexKit:
-    """One store of all passages, and the query engines on it."""
+    """A store of all passages, and the query engines on the store."""
 
     def __init__(self, parts: Parts, sizes: Sizes, collection: str) -> None:
         self.parts = parts

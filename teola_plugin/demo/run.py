@@ -97,7 +97,7 @@ def _compared(case: Case, choice: Choice, progress: Any) -> Comparison:
 
 
 def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Iterator[Case]:
-    """Yield the pipelines of one framework, each called in all its forms on one question."""
+    """Yield the pipelines of a framework, each called in all forms on a question."""
     question = QUESTIONS[0]
     for app, form in itertools.product(apps, FORMS[framework]):
         name = f"{framework} {app} {form}"

@@ -165,7 +165,7 @@ def _identity(engine: Engine) -> str:
 
 
 class EngineEmbedding(BaseEmbedding):
-    """Embeddings on an engine; the texts of one call are one request."""
+    """Embeddings on an engine; the texts of a call are a single request."""
 
     engine: Engine = Field(exclude=True, repr=False)
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`teola profile`: measures several engines one after the other, shows the results, and stores them."""
+"""`teola profile`: measures several engines in turn, shows the results, and stores the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime: schedulers, engines, sessions and the host that runs them."""
+"""The runtime: schedulers, engines, sessions, and the host of all three."""
 
 from __future__ import annotations
 

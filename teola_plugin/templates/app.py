@@ -158,7 +158,7 @@ class App:
         return pieces()
 
     async def run_here(self, **given: Any) -> Any:
-        """`run` on the host's own event loop, such as a virtual one."""
+        """`run` on the host's own event loop, for example a virtual loop."""
         values, configured = self._split(given)
         return await self._answer(configured, values, current_terms())
 

@@ -95,7 +95,7 @@ def without_stop(given: Any) -> Any:
 
 
 class _Reader:
-    """The reader of one chain and its input."""
+    """The reader of a chain and of the chain's input."""
 
     def __init__(self, draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace) -> None:
         if not isinstance(given, Record | Root | Value):

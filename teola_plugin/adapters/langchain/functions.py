@@ -215,7 +215,7 @@ def _arguments(
 
 
 def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value]:
-    """Return the graph values that a component reads, shown as its predecessors."""
+    """Return the graph values read by a component, shown as the component's predecessors."""
     match given:
         case Value():
             return [given]

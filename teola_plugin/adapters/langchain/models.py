@@ -286,7 +286,7 @@ def _are_published(cls: type, called: Sequence[str], methods: Sequence[Same]) ->
 
 
 def is_published_method(cls: type, name: str) -> bool:
-    """Whether the method is LangChain's or of one of its packages, or absent."""
+    """Whether the method is absent, or comes from a package of LangChain's."""
     method = without_replacements(in_mro(cls, name))
     if method is MISSING:
         return True
@@ -318,7 +318,7 @@ def is_known_by_settings(model: Model) -> bool:
 
 
 class _Settings:
-    """The stand-in for all components that had equal settings at their first request."""
+    """The stand-in for all components with equal settings at the first request."""
 
     __slots__ = ("__weakref__",)
 

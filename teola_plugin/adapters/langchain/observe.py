@@ -38,7 +38,7 @@ def instrument_component(component: object) -> None:
 
 
 def _listener(component: object) -> Session | None:
-    """Return the session that wants the value of this component, if any."""
+    """Return the session, if any, which wants the value of the component."""
     wanted = _watched_for.get(id(component))
     is_own = wanted is not None and wanted() is component and not _is_inside.get()
     return current() if is_own else None

@@ -209,7 +209,7 @@ def act(
 
 
 def _finds_own(component: Any) -> bool:
-    """Whether a search finds the documents that the component holds, so that changing these changes later finds."""
+    """Whether a search returns the component's own documents, so that changed documents are found changed later."""
     if foreign.is_kind_of(component, VectorStore):
         return faiss_stores.is_faiss(component)
     if not foreign.is_kind_of(component, BaseRetriever):
@@ -241,7 +241,7 @@ RunComponent = Callable[[Run, Any, Any, Way], Any]
 
 
 def is_read(retriever: Any) -> bool:
-    """Whether the retriever's services are known, with at least one outside this process."""
+    """Whether the retriever's services are known, with at least a single service outside the process."""
     if is_multi_query(retriever):
         return bool(_of_retriever(retriever.retriever))
     return bool(_of_retriever(retriever))

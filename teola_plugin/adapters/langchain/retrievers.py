@@ -107,7 +107,7 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
 
 
 def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query: Value) -> tuple[Value, Value]:
-    """Return the hits of one search, and its query vector."""
+    """Return the hits and the query vector of a search."""
     if not is_free_of_code(settings):
         raise Untraceable("TB105", "its arguments are objects of the user's")
     if not leaves.is_chroma(store):  # only the store knows its embedding model

@@ -65,7 +65,7 @@ class Depths:
         return bool(later) and all(step.waits_for(unanswered) for step in later)
 
     def note(self, number: int, met: Iterable[Met], *, is_whole: bool) -> None:
-        """Note what a superstep has met. `is_whole`: it was read to its end, and the graph goes on behind it."""
+        """Note what a superstep has met. `is_whole`: the superstep was read to the end, and the graph goes on."""
         requests: list[Place] = []
         found: list[bool] = []
         needs: list[Set[Place]] = []

@@ -194,7 +194,7 @@ class Following:
         self._compare(progress)
 
     def _judge(self, steps: Sequence[Step], end: Progress, asides: Asides) -> None:
-        """Judge the prediction over these supersteps. It is late if the framework's run made requests before it."""
+        """Judge the prediction over the supersteps. Requests of the framework's run before make a prediction late."""
         prediction = self.prediction
         if prediction is None or not steps:
             return
@@ -204,7 +204,7 @@ class Following:
         self.followed.places.judge(steps, end, had_room=had_room, is_late=is_late)
 
     def _came_to(self, place: Place, progress: Progress) -> None:
-        """Note a superstep, and look at the one before if it was left out."""
+        """Note a superstep, and look at the superstep before if left out."""
         self._compare(progress, place)
         self.steps.append((place, progress))
 

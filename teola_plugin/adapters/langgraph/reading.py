@@ -69,7 +69,7 @@ class _Led:
 
 
 class GraphReader:
-    """The reader of one compiled graph. `run_component` reads nodes that are LangChain runnables."""
+    """The reader of a compiled graph. `run_component` reads a node if the node is a LangChain runnable."""
 
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
@@ -481,6 +481,6 @@ def _injected(run: Run, name: str, way: Way) -> Any:
 
 
 def _parted(items: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the items that a state has, and the items that it may have."""
+    """Return the items which a state has, and the items which the state may have."""
     sure = {key: item for key, item in items.items() if type(item) is not Perhaps}
     return sure, {key: item.value for key, item in items.items() if type(item) is Perhaps}

@@ -28,7 +28,7 @@ _METHODS = (
 
 
 def star(name: str) -> Ref:
-    """Return a reference to the items of `name`, one by one."""
+    """Return a reference to each item of `name`."""
     return Ref(name, star=True)
 
 

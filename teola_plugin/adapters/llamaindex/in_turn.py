@@ -111,7 +111,7 @@ def _here(payload: Any) -> Any:
 
 
 def _driven(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine that waits for nothing, up to its end or first suspension."""
+    """Run a coroutine which waits for nothing, up to the end or the first suspension."""
     with contextlib.suppress(StopIteration):
         coroutine.send(None)
     coroutine.close()

@@ -47,7 +47,7 @@ Steps = Any
 
 
 def read_step(run: Run, steps: Steps, name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value that a step returns for its arguments."""
+    """Return the value of a step for the given arguments."""
     found = call(run, run.load(steps.functions[name]), (run.load(steps.workflow),), dict(values))
     return found.force() if type(found) is Pending else found
 
@@ -99,7 +99,7 @@ class LaterSteps:
         return self.begun[name] <= self.reached[name]
 
     def read(self, run: Run, value: Any, context: StepContext, buffers: Any, others: Sequence[tuple[str, Any]]) -> None:
-        """Read the steps beside the first one (`others`), or behind it: it has returned a `value`."""
+        """Read the steps beside the first step (`others`), or behind the first step, which has returned a `value`."""
         self.has_come = True
         self.reached = _Reading(self, run, context, buffers, others).go_on(value)
 
@@ -110,7 +110,7 @@ class StepRun(OwnRun):
 
     `later`: the steps behind it, if they are read; `workflow`: the run of the workflow.
 
-    `joined`: the earlier step whose reading has gone on to this one. `is_open`: whether that is so is not known yet.
+    `joined`: the earlier step whose reading has gone on to the run. `is_open`: not known yet whether a reading has.
     """
 
     step: str = ""
@@ -151,7 +151,7 @@ class StepRun(OwnRun):
     # --- the runs of later steps -------------------------------------------------------------------------------------
 
     def _place(self, latest: StepRun | None = None) -> None:
-        """Let the later steps that have begun join this reading; `latest` begins right now, and may begin its own."""
+        """Let the begun later steps join the reading; `latest` begins right now, and may begin a reading of its own."""
         while True:
             with self._lock:
                 if not self._coming:
@@ -259,7 +259,7 @@ class _Reading:
         self._fan(following, [])
 
     def _fan(self, following: Sequence[tuple[str, Any]], events: list[Any], beside: Sequence[str] = ()) -> None:
-        """Read steps that begin in any order, and what follows each of them; `events`: of the steps `beside` them."""
+        """Read steps which begin in any order, and what follows each step; `events`: of the steps `beside`."""
         if not all(map(self._may_run_beside, {*beside, *(name for name, _ in following)})):
             return
         self._drain(events)
@@ -280,7 +280,7 @@ class _Reading:
         return frozenset(gate for gate in self.run.gates if type(gate) is tuple)
 
     def _drain(self, events: list[Any]) -> None:
-        """Read the steps that follow one of several events. Raises: Stalled if these steps make requests."""
+        """Read the steps that follow several events. Raises: Stalled if a step among the steps makes requests."""
         while events:
             event = events.pop(0)
             for name in self._acceptors(event):
@@ -295,7 +295,7 @@ class _Reading:
                     raise
 
     def _read(self, name: str, event: Any, *, is_beside: bool = False, is_behind: bool = False) -> list[Any]:
-        """Read a step, and return the events that it returns and sends. `is_behind`: a step that may have raised."""
+        """Read a step, and return the events which the step returns and sends. `is_behind`: behind a possible error."""
         run, steps, config = self.run, self.later.steps, self._config(name)
         is_async = inspect.iscoroutinefunction(steps.functions[name])
         if (run.gates and not is_behind) or run.has_changed_given or not is_simple(config) or config.resources:

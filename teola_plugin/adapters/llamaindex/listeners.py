@@ -25,7 +25,7 @@ def may_refuse(*components: Any) -> bool:
 
 
 def handlers_of(*components: Any) -> Iterator[Any]:
-    """Yield all handlers that hear of the work of these components."""
+    """Yield all handlers which hear of the work of the components."""
     yield from _hearing(*components)
     yield from _noticing()
     yield from told_of_requests()

@@ -41,7 +41,7 @@ _awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def await_value(component: object) -> None:
-    """Note that a graph waits for this component; no other component needs to report."""
+    """Note that a graph waits for the component; no further component needs to report."""
     _awaited[id(component)] = component
 
 

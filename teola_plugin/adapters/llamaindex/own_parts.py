@@ -60,7 +60,7 @@ def _stores(function: types.FunctionType) -> bool:
 
 
 def _is_given_resources(function: types.FunctionType) -> bool:
-    """Whether a step gets objects that the workflow makes for it, such as a model: `Annotated[LLM, Resource(make)]`."""
+    """Whether a step gets objects made by the workflow, for example a model: `Annotated[LLM, Resource(make)]`."""
     return bool(getattr(getattr(function, "_step_config", None), "resources", None))
 
 

@@ -291,7 +291,7 @@ class _Told:
         self._only_ask: dict[int, bool] = {}
 
     def is_known(self, component: Any) -> bool:
-        """Whether the component only asks, so that its reported value is never awaited."""
+        """Whether the component only asks, so nothing awaits the reported value."""
         number = id(component)
         if number not in self._only_ask:
             self._only_ask[number] = only_asks(component)

@@ -100,7 +100,7 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _covering(components: frozenset[int]) -> Iterator[None]:
-    """Inside the context, these components are not entered, by their ids."""
+    """Inside the context, the components with the given ids are not entered."""
     token = _here.set(_here.get() | components)
     try:
         yield

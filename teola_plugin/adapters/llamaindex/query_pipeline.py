@@ -69,7 +69,7 @@ Outputs = Mapping[str, Any]
 
 
 def install() -> None:
-    """Make pipelines report their inputs, and modules their outputs. Idempotent."""
+    """Make pipelines report inputs, and modules report outputs. Idempotent."""
     if PIPELINES:
         _ENTERING.replace(QueryPipeline, "_run_multi", coroutines=["_arun_multi"])
         _TELLING.replace(QueryComponent, "run_component", coroutines=["arun_component"])

@@ -205,10 +205,10 @@ def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id
 class Beginning:
     """The begin of a step of a workflow's run, while no other step runs or waits.
 
-    `names`: all steps in the order in which they begin with an event. `others`: the steps that begin with it, each with
-    its event. `coming`: events that steps have sent, each with the step that they are sent to, if to one; None if they
-    are not known. `ended`: the steps that have ended a moment ago. `queued`: those that begin once a worker is free.
-    `buffers`: the events collected by each step so far.
+    `names`: all steps in the order in which steps begin with an event. `others`: further steps that begin now, each
+    with an event. `coming`: events sent by steps, each with the step to which the event is sent, if any; None if the
+    events are not known. `ended`: the steps which ended a moment ago. `queued`: steps which begin once a worker is
+    free. `buffers`: the events collected by each step so far.
     """
 
     names: Sequence[str]
@@ -244,7 +244,7 @@ running: ContextVar[Running | None] = ContextVar("teola_workflow", default=None)
 
 
 def install() -> None:
-    """Make the steps of a workflow know the engine that runs them. Idempotent."""
+    """Make the steps of a workflow know the engine of the run. Idempotent."""
     if HAS_ENGINE:
         intercept(_ControlLoopRunner, "run", _known_to_steps)
 
@@ -290,7 +290,7 @@ def beginning(name: str, event: Any) -> Beginning | None:
 
 
 def ending(name: str, event: Any) -> None:
-    """Note that a step which began with this event has returned, with what it has sent."""
+    """Note that a step which began with the event has returned, and which events the step has sent."""
     now, step = running.get(), StepWorkerStateContextVar.get(None) if HAS_STATE else None
     sends = getattr(step, "sends", None)
     if now is not None and sends is not None:
@@ -319,7 +319,7 @@ def buffers_of_step() -> dict[str, list[Any]]:
 
 
 def is_simple(config: Any) -> bool:
-    """Whether a step begins with one event and ends with at most one."""
+    """Whether a step begins with a single event and ends with at most a single event."""
     is_fan = getattr(config, "is_fan_out", True) or getattr(config, "role", "step") != "step"
     collects = getattr(config, "collect_params", None) or getattr(config, "collection_param", None)
     takes_subclasses = getattr(config, "accept_event_subclasses", True)

@@ -221,7 +221,7 @@ class _Canned:
 
 
 def _add_queries(draft: Draft, fusion: Any, wanted: int, text: str) -> str | None:
-    """Add the queries written by an LLM, one by one."""
+    """Add the queries written by an LLM, each as an item."""
     if not is_model(fusion._llm):
         draft.leave("TB208", fusion, type(fusion._llm).__name__)
         return None

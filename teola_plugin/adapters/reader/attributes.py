@@ -156,7 +156,7 @@ def _property(run: Any, value: Any, name: str, found: property) -> Any:
 
 
 def _from_class(run: Any, value: Any, cls: type, name: str, found: Any) -> Any:
-    """Return an attribute that an object has by its class: a method, or data."""
+    """Return an attribute of an object's class: a method, or data."""
     kind = type(found)
     if kind is types.FunctionType:
         return bound(run, found, value, name)

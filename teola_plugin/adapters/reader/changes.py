@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.values import CHANGED, Unknown, is_installed_f
 class Place:
     """Where a program stores an outside value. `owner`: an object that keeps the place alive.
 
-    `is_shared`: functions that run beside each other change the value, so none of them knows it.
+    `is_shared`: functions that run beside each other change the value, so no function knows the value.
     """
 
     owner: Any
@@ -79,7 +79,7 @@ class Changes:
         return id(held) in self.opened or any(cell is held for cell in self.cells.values())
 
     def changes(self, name: str, held: Any, stored: tuple[Any, ...] = ()) -> None:
-        """Note that a method is called on a container that changes it; `stored`: items that it gets."""
+        """Note a call of a method that changes a container; `stored`: the items given to the method."""
         if id(held) in self.opened:
             if name in _SHRINKING:
                 self.shrunk.add(id(held))

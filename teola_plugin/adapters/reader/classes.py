@@ -1,4 +1,4 @@
-"""Allowed uses of classes and foreign objects, without running their code: the one import for all of these."""
+"""Allowed uses of classes and foreign objects, without running code of the classes: the single import for all uses."""
 
 from __future__ import annotations
 

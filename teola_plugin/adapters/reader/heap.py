@@ -200,7 +200,7 @@ class Heap:
     def raises(self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[BaseException] = Exception) -> None:
         """Note that an operation may raise an `error` in the state of this moment.
 
-        `sources`: the values on which that depends (none: on anything).
+        `sources`: the values on which the error depends (none: on anything).
         """
         self.raised += 1
         self.gates |= sources or _ANYTHING
@@ -281,7 +281,7 @@ class Heap:
             self._tainted = {**self._tainted, id(held): held}
 
     def taint_but(self, held: dict[str, Any], optional: Mapping[str, Any]) -> None:
-        """Note that a dict has its items in an unknown order, and may have these, too, each or not."""
+        """Note that the order of a dict's items is unknown, and that the dict may have each of the `optional` items."""
         self.taint(held)
         self._optional = {**self._optional, id(held): (held, optional)}
 
@@ -291,7 +291,7 @@ class Heap:
             self._optional = {key: each for key, each in self._optional.items() if key != id(held)}
 
     def optional_of(self, held: Any) -> Mapping[str, Any] | None:
-        """Return the items that the dict may have besides its own; None if that is not known, or all are its own."""
+        """Return the items which the dict may have besides the certain items; None if there are none, or any may be."""
         other, optional = self._optional.get(id(held), (NO_ITEMS, NO_ITEMS))
         return optional if other is held and id(held) not in self._open else None
 
@@ -303,7 +303,7 @@ class Heap:
         return None if optional is None else _with_optional(value, optional)
 
     def open_parts(self, value: Any) -> Iterable[Any]:
-        """Return the parts of such a dict, also those that it may have."""
+        """Return the parts of a dict, with the parts that the dict may have."""
         items = self.open_items(value) or NO_ITEMS
         return [each.value if type(each) is Perhaps else each for each in items.values()]
 
@@ -492,7 +492,7 @@ class Heap:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Log]:
-        """Note the objects that change inside the context, with their contents before."""
+        """Note the objects changed inside the context, with the contents before."""
         log = self._log()
         try:
             yield log
@@ -500,14 +500,14 @@ class Heap:
             self._logs = [other for other in self._logs if other is not log]
 
     def can_reach(self, changed: Mapping[int, Any]) -> bool:
-        """Whether one of these objects can be reached from the functions under evaluation."""
+        """Whether the functions under evaluation reach any of the objects."""
         frames = self.frames()
         return bool(frames) and self._may_matter(changed, frames[-1])
 
     def _may_matter(self, changed: Mapping[int, Any], frame: Frame) -> bool:
-        """Whether the program may use one of these objects behind a round: it can be reached from a frame.
+        """Whether the program may use an object among the objects behind a round: a frame reaches the object.
 
-        What a round made for itself, such as the variables of functions that it called, cannot.
+        No frame reaches what only the round used, for example the variables of functions called by the round.
         """
         todo: list[Any] = [frame, *self.frames()]
         seen = set[int]()
@@ -551,7 +551,7 @@ class Heap:
         return False
 
     def uses(self, sources: frozenset[Hashable]) -> None:
-        """Note that values with these sources are needed."""
+        """Note the use of values with the given sources."""
 
     def tick(self, n: int = 1) -> None:
         """Spend operations."""
@@ -601,7 +601,7 @@ class Heap:
         return len(self._leaves)
 
     def drop_leaves(self, marked: int) -> None:
-        """Forget the paths that left since: their evaluation is over."""
+        """Forget the paths that left since, as the evaluation of the paths is over."""
         for leave in self._leaves[marked:]:
             self._forget(leave)
 
@@ -680,7 +680,7 @@ class Heap:
         return id(held) not in self._unsettled and not self.is_tainted(held)
 
     def _standing_for(self, one: Any, two: Any, held: Any) -> Any:
-        """Return an object that stands for one of two, and fix all: a change of one may be a change of another."""
+        """Return an object that stands for either of two, and fix all three: a change of any may change another."""
         for each in (one, two, held):
             self.fix(each)
         self.stand_in(held)

@@ -1,4 +1,4 @@
-"""Handlers of `asyncio`: coroutines are evaluated at the await, one after the other."""
+"""Handlers of `asyncio`: coroutines are evaluated at the await, in sequence."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], list[Exception]]:
     """Evaluate coroutines that run beside each other, each to its end. Returns the values or errors, and the errors.
 
-    Raises: Barrier if one changes what another may read: it is not known how far the other has come by then, so none of
-    the requests found in them is certain.
+    Raises: Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by
+    then is not known, so no request found in the coroutines is certain.
     """
     found, errors, stopped = list[Any](), list[Exception](), None
     before = after = run.gates

@@ -423,7 +423,7 @@ def _slices(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _pools(function: Callable[..., Any], pools: int | None) -> Handler:
-    """Handle functions that consume their first arguments whole before yielding."""
+    """Handle functions which consume the first arguments whole before yielding."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args, *kwargs.values())

@@ -92,10 +92,10 @@ _FIRST_IN_PLACE = 13
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What a function mentions, with the functions inside (`codes`, ids): `names`, and those that it stores to.
+    """What a function mentions, with the functions inside (`codes`, ids): `names`, and the names `stored` to.
 
-    `imported`: modules that it imports. `is_loud`: may store to any. `may_alter`: may change a container that it did
-    not make.
+    `imported`: the modules imported. `is_loud`: the function may store to any name. `may_alter`: the function may
+    change a container made elsewhere.
     """
 
     codes: frozenset[int]
@@ -207,7 +207,7 @@ class Notes:
 
     @property
     def has_threads(self) -> bool:
-        """Whether functions mention what starts others that go on beside them."""
+        """Whether functions mention what starts functions beside themselves."""
         return self._has_starters or not _STARTING.isdisjoint(self._names)
 
     @property
@@ -237,7 +237,7 @@ class Notes:
 
     @property
     def alters(self) -> bool:
-        """Whether some function changes a container that it did not make, as far as its source tells."""
+        """Whether some function changes a container made elsewhere, as far as the source tells."""
         for number, function in list(self._altering.items()):
             node = node_of(function)
             if node is None or alters(node):
@@ -332,7 +332,7 @@ class Notes:
             return
 
     def _starts(self, cls: type) -> bool:
-        """Whether objects of a class start functions that go on beside what started them."""
+        """Whether objects of a class start functions that go on beside the caller."""
         return not self._starters.isdisjoint(map(id, foreign.mro_of(cls)))
 
     def _object(self, value: Any) -> None:
@@ -492,7 +492,7 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _imported_by(code: types.CodeType, package: Any) -> Iterator[str]:
-    """Yield the modules that a function imports, and the packages around them."""
+    """Yield the modules imported by a function, and the packages around the modules."""
     if _IMPORTS.isdisjoint(code.co_code[::2]):
         return
     before: list[Any] = [0, None]

@@ -142,7 +142,7 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
 
 
 def _note_refused(run: Any, operation: Callable[[Any, Any], Any], a: Any, b: Any) -> None:
-    """Note that the operation raises whatever the reply, if it raises for all possible values of these kinds."""
+    """Note that the operation raises whatever the reply, if all possible values of the two kinds are refused."""
     pairs = [(one, two) for one in _samples_of(a) for two in _samples_of(b)]
     if pairs and not any(_takes(operation, one, two) for one, two in pairs):
         run.raises()
@@ -287,7 +287,7 @@ def _has_default_equality(held: Any) -> bool:
 
 
 def _defines(kind: type, *names: str) -> bool:
-    """Whether a class other than `object` defines one of the special methods."""
+    """Whether a class apart from `object` defines any of the special methods."""
     return any(foreign.owner_in_mro(kind, name) not in (None, object) for name in names)
 
 

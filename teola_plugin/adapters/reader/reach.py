@@ -107,7 +107,7 @@ def _repeats(nodes: list[FunctionNode]) -> bool:
 
 
 def _called(part: ast.AST) -> str:
-    """Return the name that is called; empty for other parts."""
+    """Return the called name; empty for parts without a call."""
     match part:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
             return name
@@ -133,14 +133,14 @@ def _is_loud(node: FunctionNode) -> bool:
 
 
 def _changes(node: FunctionNode) -> bool:
-    """Whether the function may change in place an object that it did not make."""
+    """Whether the function may change an object in place which was made elsewhere."""
     own, local = _own_names(node), _local_names(node)
     return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
 
 
 @functools.lru_cache(maxsize=1024)
 def alters(node: FunctionNode) -> bool:
-    """Whether the function stores into, or adds to, an object that it did not make."""
+    """Whether the function stores into, or adds to, an object made elsewhere."""
     own = _own_names(node)
     return any(_is_altering(each, own) for part in _body(node) for each in ast.walk(part))
 

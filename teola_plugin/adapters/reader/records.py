@@ -1,4 +1,4 @@
-"""Objects that only hold data: their fields, and copies made without constructors."""
+"""Objects which only hold data: the fields, and copies made without constructors."""
 
 from __future__ import annotations
 

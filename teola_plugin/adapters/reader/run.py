@@ -333,7 +333,7 @@ class Run(Heap):
 
     @property
     def _has_others(self) -> bool:
-        """Whether functions run beside the one under evaluation that may store where it stores."""
+        """Whether functions beside the function under evaluation may store to the same places."""
         return self._is_together or self._is_beside_unread
 
     def _require_alone(self, value: Any, kind: type) -> None:
@@ -405,7 +405,7 @@ class Run(Heap):
         return found
 
     def _unshared(self, found: Any) -> Any:
-        """Return an outside value. Raises: Barrier if a function has changed it that runs beside others."""
+        """Return an outside value. Raises: Barrier if functions that run beside each other change the value."""
         if self._is_together and id(found) in self._exact and id(found) in self._changed:
             raise Barrier("functions that run beside each other change what they share")
         return found
@@ -524,7 +524,7 @@ class Run(Heap):
         return next((original for original, copy in self._outer.values() if copy is held), None)
 
     def _touch_opened(self, held: Any, what: str) -> None:
-        """Note a change of a container of unknown content, and of those that it may stand for."""
+        """Note a change of a container of unknown content, and of all containers for which the container may stand."""
         self._note_change(what)
         original = self._original_of(held)
         if original is not None:
@@ -631,7 +631,7 @@ class Run(Heap):
 
     @contextlib.contextmanager
     def together(self, count: int) -> Iterator[None]:
-        """Evaluate functions inside the context that run beside each other; `count`: how many."""
+        """Evaluate `count` functions inside the context, which run beside each other."""
         around, self._is_together = self._is_together, self._is_together or count > 1
         try:
             yield
@@ -701,7 +701,7 @@ class Run(Heap):
         self.changes.is_needed = self.changes.is_needed or not CHANGED.isdisjoint(sources)
 
     def made_exception(self, error: BaseException) -> BaseException:
-        """Note an exception that the program made with its own arguments. Returns the exception."""
+        """Note an exception made by the program with arguments of the program. Returns the exception."""
         self._made_exceptions[id(error)] = error
         return error
 

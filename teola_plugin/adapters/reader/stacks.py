@@ -231,10 +231,10 @@ def _passed(
 
 
 def _is_shared(frames: Sequence[types.FrameType], copies: Given) -> bool:
-    """Whether another task may change what these functions use meanwhile.
+    """Whether another task may change meanwhile what the functions use.
 
-    A task of a function inside of these may, one that has one of their containers, and one that sets a variable of
-    a function around both.
+    A task of a function inside of the functions may, a task with a container of the functions, and a task which sets
+    a variable of a function around both.
     """
     task = _task()
     if task is None:
@@ -320,7 +320,7 @@ def _stack() -> Iterator[types.FrameType]:
 
 
 def _task() -> Any:
-    """Return the task that runs in this thread."""
+    """Return the task of the current thread."""
     with contextlib.suppress(RuntimeError):
         return asyncio.current_task()
     return None
@@ -355,7 +355,7 @@ def _waiting_for(future: Any) -> Any:
 
 
 def _outer_of(callback: Any) -> Any:
-    """Return the future that stands for several, where a callback of asyncio's counts those that are done."""
+    """Return the future for several futures, where a callback of asyncio's counts the finished futures."""
     if type(callback) is not types.FunctionType or callback.__module__ != "asyncio.tasks":
         return None
     cells = dict(zip(callback.__code__.co_freevars, callback.__closure__ or (), strict=True))

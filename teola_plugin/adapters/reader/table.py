@@ -258,7 +258,7 @@ def random(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def carries(function: Callable[..., Any]) -> Handler:
-    """Handle a function that forwards parts of its arguments."""
+    """Handle a function whose result has parts of the arguments."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args, *kwargs.values())
@@ -314,7 +314,7 @@ def called(run: Any, value: Any) -> Any:
 
 
 def gives(holds: str, function: Callable[..., Any]) -> Handler:
-    """Handle a function of one argument that raises for no argument."""
+    """Handle a function of a single argument which raises for no argument."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and not kwargs and (found := unknowns(run, args[0])):

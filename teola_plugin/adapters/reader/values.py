@@ -51,7 +51,7 @@ class Stalled(BaseException):
 
 
 class Renewed(BaseException):
-    """The evaluation begins anew: it has come to a change that makes a value unknown which it may have used before."""
+    """The evaluation begins anew: a change has made a value unknown which the evaluation may have used before."""
 
 
 GENERAL: Hashable = "general"
@@ -159,7 +159,7 @@ class Callee(Opaque):
         return False
 
     def parts(self) -> Sequence[Any] | None:
-        """Return the values that the callable holds; None if they are not known."""
+        """Return the values held by the callable; None if the values are not known."""
         return None
 
 

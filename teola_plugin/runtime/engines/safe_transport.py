@@ -107,7 +107,7 @@ class SafeTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _checked(self, url: httpx.URL) -> Sequence[IPAddress]:
-        """Return the addresses to connect to: at least one address, all of them allowed."""
+        """Return the addresses to connect to: at least a single address, and only allowed addresses."""
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
         if url.scheme not in ("http", "https") or not host:
             raise EngineError(f"{url.scheme}: only http and https addresses are fetched")

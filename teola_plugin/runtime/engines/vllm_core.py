@@ -145,7 +145,7 @@ def takes_later_limits() -> bool:
     """Whether a later chunk of a prompt brings its own `max_tokens` to vLLM.
 
     vLLM 0.25.1 keeps the first chunk's limit, so an answer to an open prefill would end after one token
-    (vllm-project/vllm#37842). A release that does this in an unknown place counts as one that does not.
+    (vllm-project/vllm#37842). A release which takes the limit in an unknown place counts as a release which does not.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 

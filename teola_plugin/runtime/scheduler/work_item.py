@@ -144,7 +144,7 @@ class WorkItem:
             self.notify(delta)
 
     def leave(self, status: Status) -> None:
-        """Wait no longer for work that others wait for as well."""
+        """Wait no longer for work with further waiting items."""
         if (leader := self.leader) is None:
             self.is_awaited = False
             return

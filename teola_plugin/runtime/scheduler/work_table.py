@@ -231,7 +231,7 @@ class WorkTable:
         self._late()
 
     def audit(self) -> None:
-        """Fail items that neither wait nor run. Such an item would be a fault of this package, and is counted."""
+        """Fail items which neither wait nor run. An item in neither state is a fault of the package, and is counted."""
         for work in self.open():
             if not self._scheduler.holds(work):
                 self.counts.lost += 1

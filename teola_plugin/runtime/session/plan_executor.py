@@ -363,7 +363,7 @@ class PlanExecutor:
         return events
 
     def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
-        """Return a callback that starts a call of a function that asks models."""
+        """Return a callback which starts a call of a function with model requests."""
         session = self._session.asking(self._plan.remaining[p.name])
         loop = self._session.callers_loop
 

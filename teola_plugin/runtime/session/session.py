@@ -879,6 +879,6 @@ def _ended_reply(why: str = "the call is over") -> Reply:
 
 
 def _stamp(engine: Engine) -> Hashable:
-    """Return the version of the data that the engine reads, for engines that have versions."""
+    """Return the version of the data read by the engine, for engines with versions."""
     stamp: Callable[[], Hashable] | None = getattr(engine, "stamp", None)
     return stamp() if stamp else None

@@ -250,7 +250,7 @@ class Slots:
         return all(asked_s.get(id(reply), math.inf) < came_s for reply in replies)
 
     def hosted_hits(self) -> int:
-        """Return the number of hits that are requests to a provider outside this process."""
+        """Return the number of hits among the requests to providers outside the process."""
         return sum(taken.is_hit and taken.reply.provider_call is not None for taken in self._taken)
 
     def rewind(self) -> None:

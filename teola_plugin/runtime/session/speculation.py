@@ -47,7 +47,7 @@ class Speculation(Generic[R]):
         return guess
 
     def withdraw(self, guess: SpeculativeRequest[R]) -> bool:
-        """Drop a request that failed while undecided. Returns whether it was still undecided."""
+        """Drop a request that failed while undecided. Returns whether the request was still undecided."""
         if guess.is_open:
             guess.request = None
         return guess.is_open

@@ -148,7 +148,7 @@ class RayTransport:
             self._actor = None
 
     def undo(self) -> None:
-        """End the engine if this transport made the engine; engines of other processes stay."""
+        """End the engine if the transport made the engine; an engine from elsewhere stays."""
         made, self._made_here = self._made_here, None
         if made is not None:
             forget(self.name)

@@ -264,7 +264,7 @@ class RemoteEngine:
             return
 
     async def close(self) -> None:
-        """Leave the engine to its other clients."""
+        """Leave the engine to the remaining clients."""
         for task in self._sending:
             task.cancel()
         try:
