@@ -17,9 +17,6 @@ REST_CALLS = 6
 MOST_REST_CALLS = 768
 """The longest rest in calls. Each rest is twice as long as the last, as long as no call in between gains anything."""
 
-SHORT_S = 0.02
-"""Calls shorter than this are not judged, since they have nothing to lose."""
-
 GAIN = 0.03
 """The least gain, as a share of the call's time."""
 
@@ -50,8 +47,6 @@ class Worth:
     def judge(self, report: Report) -> None:
         """Judge a call which ran ahead, by its report."""
         took_s = report.ended_s - report.started_s
-        if took_s < SHORT_S and not report.reading_s:
-            return
         least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
         gained = report.prefills > 0 or report.gained_s >= least_s
         if gained:

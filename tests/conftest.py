@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import pytest
 
-from teola_plugin import providers, runtime
+from teola_plugin import providers, runtime, worth
 from teola_plugin.adapters import configured
 from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.langgraph import places
@@ -33,6 +33,7 @@ HUNG_S = 240
 GARBAGE_OBJECTS = 200_000
 COLD_PROVIDER = providers.Provider
 REST_VISITS = places.REST_VISITS
+PATIENCE_CALLS = worth.PATIENCE_CALLS
 SHOWN_CALLS = 8
 ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
@@ -46,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect garbage between tests only, read all places of graphs, let no process be too busy, leave no event loop.
+    """Collect garbage between tests only, run ahead of each call, let no process be too busy, leave no event loop.
 
     LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
     closing it joins threads, and they want the lock that all executors share.
@@ -58,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Engines that answer at once leave no time to run ahead in, and nothing is gained from them.
     processor.limit = math.inf
     places.REST_VISITS = 0
+    worth.PATIENCE_CALLS = sys.maxsize
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,13 +13,20 @@ from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
-from teola_plugin.worth import MOST_REST_CALLS, PATIENCE_CALLS, REST_CALLS, Worth
+from teola_plugin.worth import MOST_REST_CALLS, REST_CALLS, Worth
+from tests.conftest import PATIENCE_CALLS
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
 USELESS = Report(hits=3, gained_s=0.02, started_s=7.0, ended_s=8.0)
 USEFUL = Report(hits=3, gained_s=0.04, started_s=7.0, ended_s=8.0)
 PREFILLED = Report(prefills=1, ended_s=1.0)
-SHORT = Report(hits=3, ended_s=0.01)
+SHORT = Report(hits=3, ended_s=0.001)
+
+
+@pytest.fixture(autouse=True)
+def rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines rest here, unlike in other tests."""
+    monkeypatch.setattr("teola_plugin.worth.PATIENCE_CALLS", PATIENCE_CALLS)
 
 
 def runs(*reports: Report) -> list[bool]:
@@ -69,8 +76,8 @@ def test_one_gain_is_enough_to_go_on() -> None:
     assert again[-3:] == [True] * 3
 
 
-def test_short_calls_are_not_judged() -> None:
-    assert all(runs(*[SHORT] * 10))
+def test_short_calls_rest_too() -> None:
+    assert runs(*[SHORT] * (PATIENCE_CALLS + 1))[-1] is False
 
 
 def chain(ask: Runnable[Any, Any], *, in_turn: bool) -> Runnable[Any, Any]:

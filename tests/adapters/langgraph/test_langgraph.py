@@ -48,7 +48,7 @@ from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Progress
-from teola_plugin.worth import PATIENCE_CALLS
+from tests.conftest import PATIENCE_CALLS
 from tests.support.fakes import FakeEngine, says
 from tests.support.langchain_world import ask
 from tests.support.langgraph_reading import WAY, Found, read
@@ -927,7 +927,7 @@ class Long(Patient):
 
 
 @pytest.mark.parametrize("gains", [True, False])
-def test_a_graph_that_is_read_for_nothing_rests(gains: bool) -> None:
+def test_a_graph_that_is_read_for_nothing_rests(gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """D behind B need not wait for C; or else each node waits for the one before it."""
     chat = EngineChatModel(engine=Long(lambda prompt: says("reply")), max_tokens=None, temperature=None)
 
@@ -938,6 +938,7 @@ def test_a_graph_that_is_read_for_nothing_rests(gains: bool) -> None:
     nodes |= {"D": asking("d", "b"), "E": asking("e", "d")}
     serial = ((START, "A"), ("A", "B"), ("B", "D"), ("D", "E"))
     fast = optimize(built(nodes, *BARRIER) if gains else built(nodes, *serial))
+    monkeypatch.setattr("teola_plugin.worth.PATIENCE_CALLS", PATIENCE_CALLS)
     for _ in range(PATIENCE_CALLS + 1):
         fast.invoke({"q": "x"})
     assert [report.rested for report in optimized(fast).reports] == [False] * PATIENCE_CALLS + [not gains]
