@@ -39,49 +39,39 @@ from teola_plugin.adapters.reader.values import (
     type_name,
 )
 from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.adapters.search_classes import CLIENTS, client_of
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
 from teola_plugin.seams import Session
 from teola_plugin.value_keys import is_comparable, value_key
 
-_COMMUNITY = "langchain_community.utilities."
-CLIENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "tavily.tavily": ("TavilyClient", ("search", "extract", "qna_search")),
-    _COMMUNITY + "tavily_search": ("TavilySearchAPIWrapper", ("raw_results",)),
-    _COMMUNITY + "duckduckgo_search": ("DuckDuckGoSearchAPIWrapper", ("_ddgs_text", "_ddgs_news", "_ddgs_images")),
-    _COMMUNITY + "google_serper": ("GoogleSerperAPIWrapper", ("_google_serper_api_results",)),
-    _COMMUNITY + "brave_search": ("BraveSearchWrapper", ("_search_request",)),
-}
-"""Modules, and their client with its methods that make one request to a search engine and return plain data."""
-
-FINDING_NOTHING = ("_ddgs_text", "_ddgs_news", "_ddgs_images", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults")
-"""Methods and tools whose search raises an error if it finds nothing."""
-
 
 def instrument_loaded() -> None:
     """Make the searches of all loaded clients share early requests."""
     for cls in loaded():
-        _SHARED.replace(cls, *CLIENTS[foreign.module_of(cls)][1])
+        _SHARED.replace(cls, *CLIENTS[foreign.module_of(cls)].methods)
 
 
 def loaded() -> list[type]:
     """Return the classes of clients whose modules are loaded."""
-    found: Iterator[Any] = (vars(sys.modules.get(module, sys)).get(name) for module, (name, _) in CLIENTS.items())
+    found: Iterator[Any] = (vars(sys.modules.get(module, sys)).get(each.name) for module, each in CLIENTS.items())
     return [cls for cls in found if foreign.is_class(cls) and foreign.module_of(cls) in CLIENTS]
 
 
 def searches(held: Any, name: str) -> bool:
     """Whether the method of an object is a search whose reply the framework's run can take."""
     cls = type(held)
-    if not is_client_class(cls) or name not in CLIENTS[foreign.module_of(cls)][1]:
+    if not is_client_class(cls) or name not in CLIENTS[foreign.module_of(cls)].methods:
         return False
     return is_replaced_by_us(cls, name) and _settings(held) is not None
 
 
 def is_client_class(cls: type) -> bool:
     """Whether the class is a published client with the published methods. Making a client leaves nothing behind."""
-    name, _ = CLIENTS.get(foreign.module_of(cls), ("", ()))
-    if vars(sys.modules.get(foreign.module_of(cls), sys)).get(name) is not cls or not foreign.has_known_classes(cls):
+    module, name = foreign.module_of(cls), type_name(cls)
+    if client_of(module, name) is None or not foreign.has_known_classes(cls):
+        return False
+    if vars(sys.modules.get(module, sys)).get(name) is not cls:
         return False
     return all(is_installed(method_of(cls, each)) for each, held in vars(cls).items() if type(held) is FunctionType)
 
@@ -173,7 +163,7 @@ def searching(
             return apart(lambda: getattr(held, name)(*given, **named))
 
         found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
-        may_raise = name in FINDING_NOTHING or not _is_sent(name, given, named)
+        may_raise = CLIENTS[foreign.module_of(type(held))].raises_if_empty or not _is_sent(name, given, named)
         if isinstance_of(found, Unknown) and may_raise:  # what has come back was not refused
             run.raises()
         return found

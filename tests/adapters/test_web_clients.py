@@ -250,6 +250,15 @@ def test_a_wrapper_that_is_made_where_it_is_asked(monkeypatch: pytest.MonkeyPatc
     assert found.value == "<a>"
 
 
+def test_a_client_of_langchains_made_before_the_function_is_asked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = DuckDuckGoSearchAPIWrapper(max_results=3)
+    monkeypatch.setattr(DDGS, "text", lambda self, query, **given: [{"body": f"<{query}>", "title": "", "href": ""}])
+    found = read(lambda query: [wrapper.run(query), wrapper.results(query, 2)[0]["snippet"]], "a")
+    assert not found.stopped
+    assert found.certain == [[True, False]]
+    assert found.value == ["<a>", "<a>"]
+
+
 def test_behind_a_search_that_raises_if_it_finds_nothing_no_other_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(query: str) -> str:
         wrapper = DuckDuckGoSearchAPIWrapper()

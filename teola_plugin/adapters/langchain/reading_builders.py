@@ -31,6 +31,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
+from teola_plugin.adapters import search_classes
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_parser,
@@ -217,14 +218,6 @@ def can_construct(cls: type) -> bool:
     return is_part and foreign.is_library_class(cls)
 
 
-_SEARCHES = {
-    "langchain_community": (
-        "TavilySearchResults", "TavilyAnswer", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults", "BraveSearch",
-    ),
-    "langchain_tavily": ("TavilySearch",),
-}  # fmt: skip
-
-
 _NEW = object.__dict__["__new__"]
 
 
@@ -232,9 +225,9 @@ def is_search_class(cls: type) -> bool:
     """Whether the class is a published web search tool, with a constructor without effects."""
     if not foreign.has_known_classes(cls):
         return False
-    is_named = type_name(cls) in _SEARCHES.get(foreign.module_of(cls).split(".")[0], ())
+    known = search_classes.tool_of(foreign.module_of(cls), type_name(cls))
     is_made_as_published = models.is_published_method(cls, "__init__") and foreign.in_mro(cls, "__new__") is _NEW
-    return is_named and _is_under_its_name(cls) and is_made_as_published
+    return known is not None and known.is_made and _is_under_its_name(cls) and is_made_as_published
 
 
 def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from teola_plugin.adapters import chroma, leaf, web_clients
+from teola_plugin.adapters import chroma, leaf, search_classes
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
@@ -197,14 +197,13 @@ def act(
     def begin() -> Any:
         return (aapart if is_async else apart)(way.context, lambda: bound(*given, **named))
 
-    request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, is_async)
+    may_raise = foreign.is_kind_of(component, BaseTool) and _may_refuse(component)
+    request = Request(key, spec, "act", None, {}, _own, "any", may_raise, way.source, spec.name, begin, is_async)
     found = run.ask(request)
     if finds_own:
         found = _kept_as_found(run, found)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
-    if type(found) is Unknown and type_name(type(component)) in web_clients.FINDING_NOTHING:
-        run.raises()
     return found
 
 
@@ -338,6 +337,15 @@ def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
         name = "ainvoke" if way.is_async and has_coroutine(tool) else "invoke"
         return act(run, tool, name, (value,), {}, way, frozenset([provider_of_tool(tool)]))
     return _use_function(run, tool, value, way)
+
+
+def _may_refuse(tool: Any) -> bool:
+    """Whether a tool may raise an error although its service answers; most published tools of searches may not."""
+    known = search_classes.tool_of(foreign.module_of(type(tool)), type_name(type(tool)))
+    if known is not None:
+        return known.if_empty == "error" or (known.if_empty == "tool error" and not tool.handle_tool_error)
+    function = getattr(tool, "func", None)
+    return type(function) is not types.FunctionType or function.__module__ != "langchain_core.tools.retriever"
 
 
 def has_coroutine(tool: Any) -> bool:

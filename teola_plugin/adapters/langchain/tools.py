@@ -1,7 +1,7 @@
 """Tools called by a model: which tools may start early, and how the framework's run shares an early call.
 
 A tool *only reads* if the user says so (`@pure` or `@reads(...)` on its function, `pure` on its class, or the hint
-`readOnlyHint` of MCP in its `metadata`), or as a stock client of a web search (`SEARCHES`). Search clients are asked as
+`readOnlyHint` of MCP in its `metadata`), or as a stock client of a web search. Search clients are asked as
 hosted models are: only for certain requests.
 
     early:      tool.invoke(call)  in a session of its own, heard by nobody  -> the value of `_run` lands in a slot
@@ -30,7 +30,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
-from teola_plugin.adapters import web_clients
+from teola_plugin.adapters import search_classes, web_clients
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.interception import Met, sharing
 from teola_plugin.adapters.langchain import reading_retrievers
@@ -52,15 +52,6 @@ from teola_plugin.value_keys import configuration_key, is_comparable
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
 """Arguments of a tool's `_run` that the framework adds."""
-
-SEARCHES = {
-    "langchain_tavily": ("TavilySearch",),
-    "langchain_community": (
-        "TavilySearchResults", "TavilyAnswer", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults", "WikipediaQueryRun",
-        "BraveSearch", "GoogleSearchRun", "GoogleSearchResults", "GoogleSerperRun", "GoogleSerperResults",
-    ),
-}  # fmt: skip
-"""Packages, and their tools with a single search engine request per call, which leaves nothing behind."""
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
@@ -172,8 +163,8 @@ def is_said_to_read(tool: BaseTool) -> bool:
 
 
 def _is_search(tool: BaseTool) -> bool:
-    """Whether the tool is a published tool of `SEARCHES`, without user code."""
-    if type(tool).__name__ not in SEARCHES.get(type(tool).__module__.split(".")[0], ()):
+    """Whether the tool is a published tool of searches, without user code."""
+    if search_classes.tool_of(type(tool).__module__, type(tool).__name__) is None:
         return False
     held = [value for name, value in vars(tool).items() if name != "callbacks"]
     clients = [value for value in held if not is_free_of_code(value)]
@@ -185,9 +176,9 @@ _CALLED = ("invoke", "ainvoke", "run", "arun", "_run", "_arun", "_parse_input", 
 
 
 def _is_client(held: Any) -> bool:
-    """Whether the object is a published client of a package of `SEARCHES`, with only data inside."""
+    """Whether the object is a published client of a package with search tools, with only data inside."""
     cls = type(held)
-    if cls.__module__.split(".")[0] not in SEARCHES or not is_free_of_code(*vars(held).values()):
+    if cls.__module__.split(".")[0] not in search_classes.PACKAGES or not is_free_of_code(*vars(held).values()):
         return False
     return is_published(held, [name for name, member in vars(cls).items() if callable(member) and name[:2] != "__"])
 
@@ -308,8 +299,8 @@ def _instrument_loaded() -> None:
     while todo:
         cls = todo.pop()
         todo += type.__subclasses__(cls)
-        names = SEARCHES.get(cls.__module__.split(".")[0], ())
-        if cls in (StructuredTool, Tool) or cls.__name__ in names or declared_effects(cls):
+        is_search = search_classes.tool_of(cls.__module__, cls.__name__) is not None
+        if cls in (StructuredTool, Tool) or is_search or declared_effects(cls):
             instrument_tool(cls)
 
 

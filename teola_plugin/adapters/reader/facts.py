@@ -22,6 +22,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+from teola_plugin.adapters import search_classes
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro, is_subtype, mro_of, namespace_of
 from teola_plugin.adapters.reader.generated import (
@@ -235,6 +236,8 @@ def _tuple(cls: type, dunders: set[str], names: frozenset[str]) -> Facts:
 def _record(cls: type, dunders: set[str], names: frozenset[str]) -> Facts | None:
     """Return the facts of a record; None for any other class."""
     if dunders or foreign.name_of_class(cls) in _NO_RECORDS or not all(map(_may_be_of_record, mro_of(cls))):
+        return None
+    if any(search_classes.client_of(foreign.module_of(each), foreign.name_of_class(each)) for each in mro_of(cls)):
         return None
     model = foreign.base_model()
     if model is not None and is_subtype(cls, model):

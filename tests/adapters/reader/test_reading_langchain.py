@@ -15,7 +15,7 @@ from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, chain
-from langchain_core.tools import InjectedToolArg, tool
+from langchain_core.tools import InjectedToolArg, create_retriever_tool, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, field_validator
@@ -542,6 +542,33 @@ def test_a_tool_that_is_said_to_read_is_asked() -> None:
     assert not found.stopped, found.stopped
     assert (found.shown, asked) == ([1, 1], ["a"])
     assert found.value == node({"x": "a"})
+
+
+@pytest.mark.parametrize("is_hinted", [False, True])
+def test_a_tool_that_may_refuse_is_a_branch(is_hinted: bool) -> None:
+    """A search of LangChain's own documents may only fail as its engines do; rounds of one tool are a batch."""
+
+    def check(word: str) -> str:
+        """Might refuse."""
+        return word
+
+    checked = tool(check if is_hinted else reads("policy")(check))
+    checked.metadata = {"readOnlyHint": True} if is_hinted else None
+    kb = create_retriever_tool(E.store("refusals").as_retriever(), "kb", "Finds.")
+
+    def guarded(state: dict[str, Any]) -> Any:
+        checked.invoke({"word": state["x"]})
+        return hosted().invoke(state["x"]).content
+
+    def found(state: dict[str, Any]) -> Any:
+        return [kb.invoke({"query": state["x"]}), hosted().invoke(state["x"]).content]
+
+    def all_checked(state: dict[str, Any]) -> Any:
+        return [checked.invoke({"word": word}) for word in state["x"]]
+
+    assert read(guarded, {"x": "a"}).certain[0] == [True, False]
+    assert read(found, {"x": "a"}).certain[0] == [True, True]
+    assert read(all_checked, {"x": ["a", "b"]}).certain[0] == [True, True]
 
 
 class Text(str):
