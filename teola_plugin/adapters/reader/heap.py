@@ -61,6 +61,9 @@ MAX_ROUNDS = 6
 MAX_MOMENTS = 8
 """States that are distinguished where an error may have left a `try`."""
 
+LEAST_MOMENTS = 4
+"""With so many, a state is compared with the last by what the program can still reach."""
+
 
 class Frame(dict[Any, Any]):
     """The variables of one call, by name. Under 0, 1, 2 and 3: outer frame, function, returned value and run."""
@@ -210,14 +213,36 @@ class Heap:
 
     def _note_moment(self, beginning: Beginning) -> None:
         moments = beginning.moments
-        if moments is not None and len(moments) == MAX_MOMENTS:
+        if moments is None or (moments and self._is_as_in(moments[-1], beginning, len(moments))):
+            return
+        if len(moments) == MAX_MOMENTS:
             beginning.moments = None
-        elif moments is not None:
-            marks = self._marks()
-            if moments and moments[-1].changes == self._changes and _are_equal(moments[-1].marks.counts, marks.counts):
-                return
-            contents = {key: (held, content_of(held)) for key, (held, _) in beginning.log.items()}
-            moments.append(Moment(contents, marks, self._changes))
+            return
+        contents = {key: (held, content_of(held)) for key, (held, _) in beginning.log.items()}
+        moments.append(Moment(contents, self._marks(), self._changes))
+
+    def _is_as_in(self, moment: Moment, beginning: Beginning, moments: int) -> bool:
+        """Whether the state is that of an earlier moment, but for objects that nothing reaches behind the `try`.
+
+        Such are the variables of a comprehension. `moments`: the number of states so far.
+        """
+        if not _are_equal(moment.marks.counts, self.counts):
+            return False
+        if moment.changes == self._changes:
+            return True
+        if moments < LEAST_MOMENTS:
+            return False
+        changed = {
+            key: held
+            for key, (held, before) in beginning.log.items()
+            if not _are_alike(moment.contents.get(key, (held, before))[1], content_of(held))
+        }
+        now, then = self._optional, moment.marks.optional
+        both = {**then, **now}.items()
+        changed |= {key: held for key, (held, _) in both if now.get(key) is not then.get(key)}
+        changed |= {key: held for key, held in self._tainted.items() if key not in moment.marks.tainted}
+        frames = self.frames()
+        return bool(frames) and not self._may_matter(changed, frames[-1])
 
     # --- objects -----------------------------------------------------------------------------------------------------
 

@@ -485,6 +485,41 @@ def kept_in_the_order_of_a_chosen_list(m: Any) -> Any:
     m.ask(first + rest[-1])
 
 
+def left_in_states_that_differ_in_what_a_comprehension_holds(m: Any) -> Any:
+    try:
+        rows = json.loads(m.ask("a"))
+        found = [row for row in rows if any(word in row["link"] for word in ("org", "edu", "gov", "net", "int"))]
+    except Exception:
+        found = []
+    m.ask("b")
+    m.ask(str(found))
+
+
+def left_in_states_that_differ_in_what_is_counted(m: Any) -> Any:
+    count = 0
+    try:
+        row = json.loads(m.ask("a"))
+        count += sum([(count := n) * row[n] for n in range(12)])
+    except Exception:
+        m.ask("b")
+    m.ask(str(count))
+
+
+def left_in_states_that_a_callback_has_changed(m: Any) -> Any:
+    seen: list[int] = []
+
+    def note(n: int) -> int:
+        seen.append(n)
+        return n
+
+    try:
+        row = json.loads(m.ask("a"))
+        _ = [note(n) * row[n] for n in range(12)]
+    except Exception:
+        m.ask("b")
+    m.ask(str(seen))
+
+
 Case = tuple[Callable[..., Any], list[Any], list[Any]]
 CASES: list[Case] = [
     (asked_in_an_arm_and_behind_it, ["a", "x"], []),
@@ -556,6 +591,9 @@ CASES: list[Case] = [
     (used_up_in_part, ["a"], []),
     (sorted_by_what_is_not_known, ["a"], []),
     (kept_in_the_order_of_a_chosen_list, ["a", "xz"], []),
+    (left_in_states_that_differ_in_what_a_comprehension_holds, ["a", "b"], []),
+    (left_in_states_that_differ_in_what_is_counted, ["a"], []),
+    (left_in_states_that_a_callback_has_changed, ["a"], []),
 ]
 
 
