@@ -7,6 +7,7 @@ user's retriever is read like any user code.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -94,12 +95,17 @@ def _is_in_memory(store: Any) -> bool:
     """Whether a search of the store is LangChain's own code on a `dict`, despite a user's subclass."""
     if not foreign.is_kind_of(store, InMemoryVectorStore):
         return False
-    cls, searching = type(store), (name for name in dir(InMemoryVectorStore) if name not in _NOT_SEARCHING)
+    cls, searching = type(store), _searching_in_memory()
     if foreign.in_mro(cls, "store") is not MISSING or foreign.in_mro(cls, "embedding") is not MISSING:
         return False
     held = foreign.own_attributes(store) or {}
     is_plain = foreign.has_plain_lookup(cls) and type(held.get("store")) is dict and "embedding" in held
-    return is_plain and leaf.is_stock(store, InMemoryVectorStore, *(each for each in searching if each[:2] != "__"))
+    return is_plain and leaf.is_stock(store, InMemoryVectorStore, *searching)
+
+
+@functools.cache
+def _searching_in_memory() -> tuple[str, ...]:
+    return tuple(name for name in dir(InMemoryVectorStore) if name not in _NOT_SEARCHING and name[:2] != "__")
 
 
 def makes_retrievers(store: Any) -> bool:
