@@ -69,6 +69,16 @@ def test_nothing_is_certain_behind_what_perhaps_cannot_be_iterated(program: Call
     assert (found.certain, found.possible) == (["a"], ["b"])
 
 
+def test_nothing_is_certain_behind_a_loop_over_what_perhaps_cannot_be_iterated() -> None:
+    def looped(m: Any) -> Any:
+        for _ in m.ask("a"):
+            pass
+        return m.ask("b")
+
+    found = read(looped, model(), asker=ModelAsker("any"))
+    assert (found.certain, found.possible) == (["a"], ["b"])
+
+
 def _grown_by(m: Any) -> list[str]:
     found: list[str] = []
     for word in m.ask("a").split():
@@ -453,9 +463,22 @@ def of_letters_of_known_texts(m: Any) -> Any:
     m.ask("b")
 
 
+def kept_by_a_count(m: Any) -> Any:
+    count = 0
+
+    def counted() -> bool:
+        nonlocal count
+        count += 1
+        return True
+
+    _ = [letter for _ in m.ask("x").split() if counted() for letter in "ab"]
+    m.ask(f"about {count}")
+
+
 COMPREHENSIONS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (whose_length_is_asked_for, ["x", "y"], []),
     (kept_if_asked, ["x", "y", "b"], ["same"]),
+    (kept_by_a_count, ["x"], []),
     (of_sources_that_ask, ["x"], []),
     (of_words_of_words, ["x"], ["y", "b"]),
     (of_parts_of_words, ["x"], ["y", "b"]),
