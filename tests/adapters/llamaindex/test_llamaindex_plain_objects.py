@@ -192,6 +192,17 @@ def test_a_component_beside_many_plain_objects_is_found(service: Service) -> Non
     assert reachable(flow) == [flow, Settings.llm]
 
 
+def test_components_are_found_before_any_plain_object_is_searched(service: Service) -> None:
+    flow = Flow([[Chain(None) for _ in range(2 * MOST)], [[Settings.llm]]])
+    assert reachable(flow) == [flow, Settings.llm]
+
+
+def test_an_object_whose_attributes_run_code_is_not_searched(service: Service) -> None:
+    flow = Flow(Own(Settings.llm))
+    noted.clear()
+    assert (reachable(flow), plain_objects(flow), noted) == ([flow], [], [])
+
+
 def test_objects_of_other_packages_are_not_searched(service: Service) -> None:
     holder = asyncio.Queue[Any]()
     vars(holder)["llm"] = Settings.llm
