@@ -269,7 +269,7 @@ def _is_installed_part(name: str, held: Any, seen: set[int]) -> bool:
         elif "client" in name.lower():
             if not _is_own(each, seen):
                 return False
-        elif not (isinstance(each, type) or cls.__flags__ & _IS_COMPILED or _is_installed(cls)):
+        elif _is_wrapper(each) or not (isinstance(each, type) or cls.__flags__ & _IS_COMPILED or _is_installed(cls)):
             return False
     return True
 
@@ -284,7 +284,16 @@ def _is_part(held: Any, client: Any) -> bool:
         return is_own and _is_part(held.__func__, client)
     if cls is types.FunctionType:
         return _is_of_sdks(held) and _is_part(vars(held).get("__wrapped__"), client)
-    return _is_installed(cls)  # type: ignore[arg-type]
+    if cls in (list, tuple, dict):
+        return all(_is_part(each, client) for each in (held.values() if cls is dict else held))
+    if isinstance(held, type):
+        return _is_installed(held)
+    return _is_installed(cls) and (_is_of_sdk(cls) or not callable(held))  # type: ignore[arg-type]
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether the value calls a function that may be the user's: `functools.partial`, `functools.cache`, a mock."""
+    return callable(value) and type(value).__module__ in ("functools", "unittest.mock")
 
 
 @functools.lru_cache(maxsize=1024)

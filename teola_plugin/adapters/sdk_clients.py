@@ -227,11 +227,9 @@ def _owner_of(client: Any, path: tuple[str, ...]) -> type | None:
 
 def _is_plain(client: Any) -> bool:
     """Whether a request of the client runs no user code."""
-    own = foreign.own_attributes(client)
-    if own is None or own.get("_api_key_provider") or own.get("_azure_ad_token_provider"):
-        return False
     return (
-        are_installed(type(client), _SENDING)
+        foreign.own_attributes(client) is not None
+        and are_installed(type(client), _SENDING)
         and has_own_caches(client)
         and are_own_clients([client])
         and send_alone(())

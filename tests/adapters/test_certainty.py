@@ -343,8 +343,9 @@ class Slow(Hosted):
     """Takes its time."""
 
     def _said(self, how: str, messages: list[Any], kwargs: dict[str, Any]) -> str:
+        said = super()._said(how, messages, kwargs)
         time.sleep(0.2)
-        return super()._said(how, messages, kwargs)
+        return said
 
 
 def test_no_superstep_asks_before_the_replies_that_a_node_before_it_may_stumble_over() -> None:

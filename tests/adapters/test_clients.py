@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import httpx
@@ -41,6 +42,8 @@ def with_own_method() -> httpx.Client:
     return client
 
 
+WORKLOAD = {"client_id": "x", "provider": {"token_type": "jwt", "get_token": lambda: "token"}}
+
 PLAIN: dict[str, Callable[[], Any]] = {
     "httpx": httpx.Client,
     "httpx, asynchronous": httpx.AsyncClient,
@@ -57,6 +60,11 @@ WITH_USER_CODE: dict[str, Callable[[], Any]] = {
     "a hook of an inner client's": lambda: Wrapper(_client_wrapper=Wrapper(httpx_client=hooked())),
     "an object of the user's": lambda: Wrapper(tracer=Transport()),
     "a function": lambda: Wrapper(_key_of=lambda: "key"),
+    "a partial of a function": lambda: Wrapper(_key_of=partial(str, "key")),
+    "a partial in openai's client": lambda: openai.OpenAI(api_key=partial(str, "key")),  # type: ignore[arg-type]
+    "a cached function in openai's client": lambda: openai.OpenAI(api_key=cache(lambda: "key")),  # type: ignore[arg-type]
+    "a class in openai's client": lambda: openai.OpenAI(api_key=Transport),  # type: ignore[arg-type]
+    "a function in a dict of openai's client": lambda: openai.OpenAI(workload_identity=WORKLOAD),  # type: ignore[arg-type]
     "a function in a list": lambda: Wrapper(middleware=[lambda request: request]),
     "a method of an object": lambda: Wrapper(_after=Transport().__init__, _before=hooked),
     "a function in a dict": lambda: Wrapper(headers={"key": lambda: "x"}),

@@ -282,7 +282,7 @@ def test_what_stands_behind_it_is_asked_at_once() -> None:
 
 
 class Rows:
-    """Other rows each time. Those for "one" come once the model was asked for something."""
+    """Other rows each time. Those for "late" come once the model was asked twice, and has answered."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -292,8 +292,10 @@ class Rows:
     def __call__(self, name: str) -> list[str]:
         if name == "many" and next(self._made) % 2 == 0:  # the second run asks for nothing for a while
             time.sleep(8 * TAKES_S)
-        while name == "one" and not self._service.asked:
-            time.sleep(0.001)
+        if name == "late":
+            while len(self._service.asked) < 2:
+                time.sleep(0.001)
+            time.sleep(4 * TAKES_S)
         return [f"{name} {row} of {next(self._numbers) if name == 'many' else 'x'}" for row in "ab"]
 
 
@@ -330,7 +332,7 @@ class World:
 
 
 def in_branches(world: World) -> Runnable[Any, Any]:
-    return RunnableParallel({name: RunnableLambda(world.asking(name)) | world.then(name) for name in ("one", "two")})
+    return RunnableParallel({name: RunnableLambda(world.asking(name)) | world.then(name) for name in ("late", "two")})
 
 
 def inside_of_another(world: World) -> Runnable[Any, Any]:
@@ -339,8 +341,8 @@ def inside_of_another(world: World) -> Runnable[Any, Any]:
     def inside(given: Any) -> Any:
         return other.invoke(given)
 
-    first = RunnableLambda(world.asking("one")) | world.then("one")
-    return RunnableParallel(one=first, two=RunnableLambda(inside) | world.then("two"))
+    first = RunnableLambda(world.asking("late")) | world.then("late")
+    return RunnableParallel(late=first, two=RunnableLambda(inside) | world.then("two"))
 
 
 def in_a_map(world: World) -> Runnable[Any, Any]:
@@ -359,11 +361,11 @@ def in_a_superstep(world: World) -> Any:
         return run
 
     graph = StateGraph(Gathered)
-    for name in ("one", "two"):
+    for name in ("late", "two"):
         graph.add_node(name, node(name))
         graph.add_edge(START, name)
     graph.add_node("last", lambda state: {"end": world.model.invoke(f"last {state['out']}").content})
-    graph.add_edge(["one", "two"], "last")
+    graph.add_edge(["late", "two"], "last")
     return graph.compile()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypedDict
 from unittest import mock
 
@@ -13,9 +15,10 @@ import httpx
 import openai
 import pytest
 from langchain_core.runnables import RunnableLambda
-from langchain_openai import ChatOpenAI
+from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
+from llama_index.embeddings.openai import OpenAIEmbedding as LlamaIndexEmbedding
 from openai import AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.resources.chat.completions import Completions
 from pydantic import BaseModel, field_validator
@@ -26,7 +29,7 @@ from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Stalled
+from teola_plugin.adapters.reader.values import Barrier, Stalled
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply, active
 from tests.adapters.reader.langchain_reading import Recording, read
@@ -260,6 +263,15 @@ def with_a_function(service: Service) -> Any:
     return OpenAI(**{**settings(service), "api_key": lambda: RAN.append("key") or "none"})
 
 
+def with_a_bound_function(service: Service) -> Any:
+    return OpenAI(**{**settings(service), "api_key": partial(RAN.append, "key")})
+
+
+def with_a_token(service: Service) -> Any:
+    token = partial(RAN.append, "token")
+    return AzureOpenAI(azure_endpoint=service.url, azure_ad_token_provider=token, api_version="1")  # type: ignore[arg-type]
+
+
 def with_a_sender(service: Service) -> Any:
     client = OpenAI(**settings(service))
     client.request = lambda *args, **kwargs: RAN.append(args)  # type: ignore[method-assign,assignment]
@@ -267,8 +279,12 @@ def with_a_sender(service: Service) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [hooked, replaced, with_a_function, with_a_sender, lambda service: Counting(**settings(service))]
-)
+    "make",
+    [
+        hooked, replaced, with_a_function, with_a_bound_function, with_a_token, with_a_sender,
+        lambda service: Counting(**settings(service)),
+    ],
+)  # fmt: skip
 def test_clients_with_code_of_the_users_are_left_alone(service: Service, make: Any) -> None:
     client = make(service)
     found = read(lambda text: client.chat.completions.create(model="m", messages=user(text)), "a")
@@ -301,6 +317,18 @@ def test_a_method_that_a_test_replaced_is_not_called(service: Service) -> None:
     with mock.patch.object(Completions, "create", side_effect=RAN.append):
         found = read(lambda text: client.chat.completions.create(model="m", messages=user(text)), "a")
     assert "not read" in found.stopped
+
+
+def test_a_method_that_was_put_back_without_ours_is_not_asked(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program's own request would not take the reply."""
+    client = OpenAI(**settings(service))
+    monkeypatch.setattr(Completions, "create", vars(Completions.create)["__teola_original__"])
+    run = Run(LangChainAsker())
+    ask = run.load(lambda text: client.chat.completions.create(model="m", messages=user(text)))
+    with pytest.raises(Barrier, match="not read"):
+        call(run, ask, ("a",), {})
 
 
 @pytest.mark.parametrize("given", [{}, {"model": "m", "mesages": []}, {"model": 1, "messages": []}])
@@ -380,6 +408,35 @@ def test_a_model_of_langchain_asks_as_a_whole(service: Service) -> None:
         assert "tool" not in session.ops
         model.root_client.chat.completions.create(model="m", messages=user("a"))
     assert session.ops[-1:] == ["tool"]
+
+
+def test_models_that_use_a_client_directly_ask_as_a_whole(service: Service) -> None:
+    session = Noting()
+    given = settings(service)
+    with active(session):
+        OpenAIEmbeddings(model="e", check_embedding_ctx_length=False, **given).embed_query("a")
+        LlamaIndexEmbedding(api_key="none", api_base=service.url).get_text_embedding("a")
+    assert "tool" not in session.ops
+
+
+def test_a_function_for_a_token_runs_where_the_original_runs_it(service: Service) -> None:
+    """A model of LangChain's whose client calls a partial of a function before each request."""
+    ran_in: list[threading.Thread] = []
+
+    def token(name: str) -> str:
+        ran_in.append(threading.current_thread())
+        return name
+
+    llm: Any = AzureChatOpenAI(
+        azure_endpoint=service.url, azure_deployment="m", api_version="1", azure_ad_token_provider=partial(token, "t")
+    )
+    app = RunnableLambda(lambda text: [llm.invoke(f"{text} {n}").content for n in range(3)])
+    plain, before = app.invoke("a"), [*ran_in]
+    fast = optimize(app)
+    for _ in range(3):
+        ran_in.clear()
+        assert fast.invoke("a") == plain
+        assert ran_in == before
 
 
 def moving(client: Any) -> Callable[[str], list[Any]]:

@@ -11,6 +11,8 @@ from typing import Any, TypedDict
 
 import pytest
 import requests
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import StrOutputParser
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
@@ -18,8 +20,10 @@ from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters import web_pages
 from teola_plugin.adapters.interception import interception
+from teola_plugin.engines import Done
 from teola_plugin.errors import Cancelled
-from tests.adapters.reader.langchain_reading import Found, hosted, read, stopped
+from teola_plugin.seams import Reply, active
+from tests.adapters.reader.langchain_reading import Found, Recording, hosted, read, stopped
 from tests.support.hosted_service import Service, counted
 
 RAN: list[Any] = []
@@ -438,6 +442,39 @@ def test_sessions_with_settings_share_nothing(service: Service) -> None:
         with counted(service) as made:
             assert fast.invoke({}) == plain
         assert made == original
+
+
+class Early(Recording):
+    """A session with an early page for each request that is shared."""
+
+    def claim(self, *given: Any) -> tuple[Reply, bool]:
+        page = requests.Response()
+        page.status_code, page._content = 200, b'"early"'
+        reply = Reply()
+        reply.put(Done(page))
+        return reply, False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("headers", {"x-key": "mine"}), ("params", {"p": "mine"}), ("cookies", {"c": "mine"}), ("max_redirects", 1)],
+)
+def test_a_session_with_settings_takes_no_early_page(service: Service, name: str, value: Any) -> None:
+    session = requests.Session()
+    with active(Early()):
+        assert session.get(service.url).json() == "early"
+        if type(value) is dict:
+            getattr(session, name).update(value)
+        else:
+            setattr(session, name, value)
+        assert session.get(service.url).json() != "early"
+
+
+def test_an_address_from_a_parser_is_a_text(service: Service) -> None:
+    address = StrOutputParser().invoke(AIMessage(service.url))
+    assert type(address) is not str
+    with active(Early()):
+        assert requests.get(address).json() == "early"
 
 
 @pytest.mark.parametrize("headers", [None, {"x-key": "a\nb"}, {"x-key": "é"}])

@@ -435,6 +435,148 @@ async def test_a_node_beside_may_stop_it(service: Service, make: Any) -> None:
             assert made == original
 
 
+# --- tasks that the reader does not see begin -------------------------------------------------------------------------
+
+BEGUN: list[asyncio.Task[None]] = []
+
+
+class Starting(Client):
+    """Begins tasks, and hands out a list that it keeps. `has_rows`: the list is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[str] = []
+        self.has_rows = asyncio.Event()
+
+    async def begin(self, work: Any) -> None:
+        BEGUN.append(asyncio.create_task(work))
+
+    async def fetch(self, names: list[str]) -> list[str]:
+        self.rows = await super().fetch(names)
+        self.has_rows.set()
+        return self.rows
+
+    async def rows_for_a_while(self) -> list[str]:
+        await self.has_rows.wait()
+        self.has_rows.clear()
+        await asyncio.sleep(0.03)
+        return self.rows
+
+
+def _by_a_function_inside(ask: Ask) -> tuple[Any, Any]:
+    client = Starting()
+
+    async def node(state: State) -> State:
+        is_stopped = False
+
+        async def guard() -> None:
+            nonlocal is_stopped
+            await asyncio.sleep(0.03)
+            is_stopped = True
+
+        await client.begin(guard())
+        said = []
+        for row in state["names"]:
+            if is_stopped:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.06)
+        return {"said": said}
+
+    async def nothing() -> None:
+        pass
+
+    return node, nothing
+
+
+def _by_a_list_of_the_client(ask: Ask) -> tuple[Any, Any]:
+    client = Starting()
+
+    async def node(state: State) -> State:
+        rows = await client.fetch(state["names"])
+        said = []
+        for row in rows:
+            said.append(await ask(row))
+            await asyncio.sleep(0.06)
+        return {"said": said}
+
+    async def clear(client: Starting) -> None:
+        await client.has_rows.wait()
+        rows = client.rows
+        await client.rows_for_a_while()
+        rows.clear()
+
+    return node, lambda: clear(client)
+
+
+def _by_a_list_around(ask: Ask) -> tuple[Any, Any]:
+    client = Starting()
+    stop: list[int] = []
+
+    async def node(state: State) -> State:
+        rows = await client.fetch(state["names"])
+        said = []
+        for row in rows:
+            if stop:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.06)
+        return {"said": said}
+
+    async def guard(stop: list[int]) -> None:
+        stop.clear()
+        await client.rows_for_a_while()
+        stop.append(1)
+
+    return node, lambda: guard(stop)
+
+
+def _by_a_variable_around(ask: Ask) -> tuple[Any, Any]:
+    client, is_stopped = Starting(), False
+
+    async def node(state: State) -> State:
+        rows = await client.fetch(state["names"])
+        said = []
+        for row in rows:
+            if is_stopped:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.06)
+        return {"said": said}
+
+    async def guard() -> None:
+        nonlocal is_stopped
+        is_stopped = False
+        await client.rows_for_a_while()
+        is_stopped = True
+
+    return node, guard
+
+
+@pytest.mark.parametrize(
+    "make", [_by_a_function_inside, _by_a_list_of_the_client, _by_a_list_around, _by_a_variable_around]
+)
+async def test_a_task_that_is_not_of_the_graph_may_stop_it(service: Service, make: Any) -> None:
+    node, guard = make(by_model(service))
+    app = app_of(node)
+
+    async def run(app: Any) -> Any:
+        task = asyncio.create_task(guard())
+        said = await app.ainvoke(GIVEN)
+        await asyncio.gather(task, *BEGUN)
+        BEGUN.clear()
+        return said
+
+    with counted(service) as original:
+        plain = await run(app)
+    assert len(plain["said"]) == 1
+    fast = optimize(app)
+    for _ in range(RUNS):
+        with counted(service) as made:
+            assert await run(fast) == plain
+        assert made == original
+
+
 async def test_a_node_that_is_cancelled_asks_for_nothing_more(service: Service) -> None:
     app = app_of(in_a_loop(by_model(service)))
     fast = await compared(app, service)

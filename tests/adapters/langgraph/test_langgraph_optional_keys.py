@@ -259,3 +259,22 @@ def test_a_command_or_a_dict() -> None:
         for run in range(RUNS):
             assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
             assert fast.asked() == plain.asked(), f"run {run}"
+
+
+def test_a_dict_or_nothing() -> None:
+    for reply in REPLIES.values():
+
+        def made(w: World) -> Any:
+            def node(state: State) -> Any:
+                text = str(w.llm.invoke(f"a: {state['q']}").content)
+                return {"b": text} if text.startswith("{") else None
+
+            nodes = {"A": node, "B": looking(w, "get without a default"), "C": w.asks("e")}
+            return built(nodes, (START, "A"), ("A", "B"), ("B", "C")).compile()
+
+        plain, fast = World(reply), World(reply, patience_s=0.05)
+        original, graph = made(plain), optimize(made(fast))
+        for run in range(RUNS):
+            fast.llm._last.clear()
+            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
+            assert fast.asked() == plain.asked(), f"run {run}"

@@ -447,7 +447,12 @@ def test_a_spent_budget_stops_it_and_it_begins_again_when_that_is_long_ago() -> 
     routes.end([], 0, 100)
     assert not routes.has_budget
     before = w.asked()
+    w.hold("[route]", "[left 1]")
+    w.engine.patience = 50
     call(w, graph, "go right")
+    assert w.has_waited_in_vain
+    w.hold("", "")
+    w.engine.patience, w.engine.gave_up = 5_000, False
     assert not any("left" in text for text in w.asked() - before)
     for _ in range(ACCOUNT_CALLS - 2):
         call(w, graph, "go left")

@@ -328,14 +328,36 @@ class SendsThenStores(Blocks):
     async def start(self, ctx: Context, ev: StartEvent) -> Part | None:
         await ctx.store.set("word", "old")
         ctx.send_event(Part(q=ev.q))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
         await ctx.store.set("word", "new")
         return None
 
     @step
     async def answer(self, ctx: Context, ev: Part) -> StopEvent:
-        await asyncio.sleep(0.1)
         return StopEvent(result=self.ask(f"say {await ctx.store.get('word')}"))
+
+
+class OneParses(Blocks):
+    """Two events begin two steps; the first may fail, and then the second is not run."""
+
+    @step
+    async def start(self, ctx: Context, ev: StartEvent) -> Part | Other | None:
+        ctx.send_event(Part(q=f"part {ev.q}"))
+        ctx.send_event(Other(q=f"other {ev.q}"))
+        return None
+
+    @step
+    async def answer(self, ev: Part) -> Said:
+        return Said(a=self.ask(ev.q).split("?")[1])
+
+    @step
+    async def other(self, ev: Other) -> Said:
+        return Said(a=self.ask(ev.q))
+
+    @step
+    async def join(self, ctx: Context, ev: Said) -> StopEvent | None:
+        found = ctx.collect_events(ev, [Said] * 2)
+        return None if found is None else StopEvent(result=[each.a for each in found])
 
 
 class SendsPerhaps(Blocks):
@@ -426,7 +448,7 @@ class Listing(Blocks):
 
 
 UNCERTAIN = [
-    EndsBetween, Listing, Raising, BothParse, JoinParses,
+    EndsBetween, Listing, Raising, BothParse, OneParses, JoinParses,
     FirstWins, AnswerEnds, Writing, JoinWrites, Keeping, Storing, StoringBehind, JoinKeeps, Refusing, SendsThenStores,
     SendsPerhaps, Choosing, Guarding, Handing,
 ]  # fmt: skip
@@ -598,6 +620,15 @@ def test_a_step_that_may_end_the_workflow_stands_beside_no_early_steps(service: 
     steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
     reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), {}, [])
     assert [reading._may_run_beside(name) for name in ("answer", "ends", "start")] == [True, False, True]
+
+
+def test_a_step_joins_a_reading_as_often_as_the_step_was_read(service: Service) -> None:
+    workflow = Fan(chat(service))
+    optimize(workflow)
+    later = _later(steps_of(workflow))
+    later.reached["answer"] = 2
+    assert [later.takes("answer") for _ in range(3)] == [True, True, False]
+    assert not later.takes("join")
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -89,7 +89,9 @@ class Engine(CustomQueryEngine):
         return str(self.team.run(query_str))
 
 
-def run(pipeline: Any) -> Any:
+def result_of(pipeline: Any) -> Any:
+    """Run a pipeline. The functions that are read call methods of other names: all that they name is looked at."""
+
     async def act() -> Any:
         return await pipeline.run(q="bees")
 
@@ -108,14 +110,14 @@ TEAMS: list[Any] = [lambda llm: Team(Writer(llm)), lambda llm: Tools(llm=llm), l
 @pytest.mark.parametrize("team", TEAMS)
 def test_models_inside_plain_objects_are_asked_ahead(service: Service, team: Any, make: Any) -> None:
     with counted(service) as wanted:
-        result = run(make(team(Settings.llm)))
+        result = result_of(make(team(Settings.llm)))
     fast = optimize(make(team(Settings.llm)))
     with counted(service) as made:
-        assert run(fast) == result
+        assert result_of(fast) == result
     assert made == wanted
     service.holds, service.awaits = "bees 0", "bees 2"
     service.forget()
-    run(fast)
+    result_of(fast)
     assert not service.has_waited_in_vain
     assert optimized(fast).reports[-1].wasted == 0
 
@@ -190,6 +192,17 @@ def test_a_component_beside_many_plain_objects_is_found(service: Service) -> Non
         after = Chain(after)
     flow = Flow([after, [[Settings.llm]]])
     assert reachable(flow) == [flow, Settings.llm]
+
+
+def test_components_are_found_before_any_plain_object_is_searched(service: Service) -> None:
+    flow = Flow([[Chain(None) for _ in range(2 * MOST)], [[Settings.llm]]])
+    assert reachable(flow) == [flow, Settings.llm]
+
+
+def test_an_object_whose_attributes_run_code_is_not_searched(service: Service) -> None:
+    flow = Flow(Own(Settings.llm))
+    noted.clear()
+    assert (reachable(flow), plain_objects(flow), noted) == ([flow], [], [])
 
 
 def test_objects_of_other_packages_are_not_searched(service: Service) -> None:

@@ -38,6 +38,7 @@ from pydantic import BaseModel, Field, field_validator, v1
 
 from teola_plugin.adapters.langchain.models import as_set_now
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.reading_builders import _without_warning
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
@@ -361,6 +362,18 @@ def test_what_stands_behind_structured_output_is_not_certain() -> None:
         return grader.invoke(state["x"]), LLM.invoke("other").content
 
     assert read(node, {"x": "a"}).certain[0] == [True, False]
+
+
+def test_a_model_of_another_package_may_warn_of_structured_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        """A class of a package that is not installed."""
+
+    Other.__module__ = "langchain_of_another.chat_models"
+    model, run = hosted(model="gpt-4"), Run(LangChainAsker())
+    assert _without_warning(run, model, (), {}) == {"method": "function_calling"}
+    monkeypatch.setattr("teola_plugin.adapters.langchain.reading_builders.stock_class", lambda value: Other)
+    with pytest.raises(Barrier, match="may warn"):
+        _without_warning(run, model, (), {})
 
 
 def test_a_placeholder_takes_messages_only() -> None:

@@ -276,3 +276,24 @@ def test_chats_of_which_only_texts_are_unknown_are_sure() -> None:
     assert not chat.is_chat(run, [message])
     for odd in ([("user", anything)], [("robot", text)], [{"role": "tool", "content": text}], [anything], anything):
         assert not chat.is_chat(run, odd)
+
+
+# --- names of functions around ---------------------------------------------------------------------------------------
+
+NAME = "of the module"
+
+
+def _asking(is_set: bool) -> Any:
+    def program(m: Any) -> Any:
+        return m.ask(NAME)
+
+    if is_set:
+        NAME = "of the function"
+    return program
+
+
+def test_a_variable_of_a_function_around_that_is_not_set_is_not_that_of_the_module() -> None:
+    found = read(_asking(is_set=False), Model(lambda question, number: "reply"))
+    assert type(found.error) is NameError
+    assert not found.asks
+    assert read(_asking(is_set=True), Model(lambda question, number: "reply")).certain == ["of the function"]

@@ -607,3 +607,15 @@ def test_a_request_is_put_together_once_for_equal_texts(monkeypatch: pytest.Monk
     found = check(program, ["1", "2", "1"])
     assert found.shown == [5, 1]
     assert len(made) == 5  # one for both times of "1"
+
+
+def test_what_rounds_of_a_loop_ask_holds_up_no_reading() -> None:
+    llm = hosted()
+
+    def program(text: str) -> Any:
+        said = "nothing"
+        for word in llm.invoke(text).content.split():  # type: ignore[union-attr]
+            said = str(llm.invoke(f"{word} {said}").content)
+        return said, llm.invoke("behind").content
+
+    assert read(program, "a").certain[0] == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import string
 import textwrap
 import zlib
 from collections import Counter
@@ -343,6 +344,30 @@ def test_what_comes_to_another_request_asks_for_nothing(tmp_path: Path) -> None:
     for _ in range(3):
         side = Later(program, numbered(0), Prompt())
         side.run({"docs": [], "words": []})
+        assert side.extra == 0
+
+
+class Counting(SideBySide):
+    """A part of a package, of which there is no note, is replaced before what has been heard is read."""
+
+    def _turn(self) -> None:
+        if self._works:
+            string.octdigits += "8"
+        super()._turn()
+
+
+def test_a_reading_that_comes_to_another_request_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        rows = unread(lambda: ["a", "b", "c"])
+        return [m.ask(f"{row} {string.octdigits}") for row in rows]
+    """
+    program = program_of(text, tmp_path, "counting")
+    program.__globals__["string"] = string
+    monkeypatch.setattr(string, "octdigits", "")
+    for _ in range(3):
+        side = Counting(program, numbered(0), Prompt())
+        side.run({"docs": [], "words": []})
+        assert side.barriers[-1] == "it does not come to where the run is"
         assert side.extra == 0
 
 

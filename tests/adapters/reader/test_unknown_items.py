@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +67,16 @@ def test_nothing_is_certain_behind_what_perhaps_cannot_be_iterated(program: Call
         return m.ask("b")
 
     found = read(grown, model(), asker=ModelAsker("any"))
+    assert (found.certain, found.possible) == (["a"], ["b"])
+
+
+def test_nothing_is_certain_behind_a_loop_over_what_perhaps_cannot_be_iterated() -> None:
+    def looped(m: Any) -> Any:
+        for _ in m.ask("a"):
+            pass
+        return m.ask("b")
+
+    found = read(looped, model(), asker=ModelAsker("any"))
     assert (found.certain, found.possible) == (["a"], ["b"])
 
 
@@ -313,6 +324,53 @@ def _shifted_by_a_method(m: Any) -> Any:
     return m.ask(f"about {get('first')}")
 
 
+def _moved_on_by_a_closure(m: Any) -> Any:
+    """More rounds change what is seen than the rounds in which the loop's own variable comes to be unknown."""
+
+    def made() -> tuple[Callable[[], None], Callable[[], str]]:
+        a = b = c = d = e = "start"
+
+        def move() -> None:
+            nonlocal a, b, c, d, e
+            a, b, c, d, e = b, c, d, e, "end"
+
+        return move, lambda: a
+
+    move, first = made()
+    for _ in m.ask("1 2 3 4 5").split():
+        move()
+    return m.ask(f"about {first()}")
+
+
+def _moved_on_by_a_partial(m: Any) -> Any:
+    def move(held: list[str]) -> None:
+        held[:] = [*held[1:], "end"]
+
+    def made() -> tuple[Callable[[], None], Callable[[], list[str]]]:
+        held = ["start"] * 5
+        return partial(move, held), held.copy
+
+    moved, held = made()
+    for _ in m.ask("1 2 3 4 5").split():
+        moved()
+    return m.ask(f"about {held()[0]}")
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.a = self.b = self.c = self.d = self.e = "start"
+
+    def move(self) -> None:
+        self.a, self.b, self.c, self.d, self.e = self.b, self.c, self.d, self.e, "end"
+
+
+def _moved_on_in_an_object(m: Any) -> Any:
+    line = _Line()
+    for _ in m.ask("1 2 3 4 5").split():
+        line.move()
+    return m.ask(f"about {line.a}")
+
+
 def _grown_in_place(m: Any) -> Any:
     held: dict[str, list[str]] = {"a": []}
     for word in m.ask("x").split():
@@ -397,7 +455,8 @@ def _grown_in_an_iterator(m: Any) -> Any:
 ROUNDS = [
     _shifted, _shifted_in_a_dict, _shifted_behind_a_change, _shifted_by_a_closure, _shifted_in_a_default,
     _shifted_by_an_object, _shifted_by_a_method, _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure,
-    _counted_by_a_closure, _grown_by_a_method, _counted_by_an_object, _grown_in_an_iterator,
+    _counted_by_a_closure, _grown_by_a_method, _counted_by_an_object, _grown_in_an_iterator, _moved_on_by_a_closure,
+    _moved_on_by_a_partial, _moved_on_in_an_object,
 ]  # fmt: skip
 
 
@@ -453,9 +512,22 @@ def of_letters_of_known_texts(m: Any) -> Any:
     m.ask("b")
 
 
+def kept_by_a_count(m: Any) -> Any:
+    count = 0
+
+    def counted() -> bool:
+        nonlocal count
+        count += 1
+        return True
+
+    _ = [letter for _ in m.ask("x").split() if counted() for letter in "ab"]
+    m.ask(f"about {count}")
+
+
 COMPREHENSIONS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (whose_length_is_asked_for, ["x", "y"], []),
     (kept_if_asked, ["x", "y", "b"], ["same"]),
+    (kept_by_a_count, ["x"], []),
     (of_sources_that_ask, ["x"], []),
     (of_words_of_words, ["x"], ["y", "b"]),
     (of_parts_of_words, ["x"], ["y", "b"]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from teola_plugin.engines import Delta, Done, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime.session.nested import AskedAhead
-from teola_plugin.seams import Reply, active, ashare, share
+from teola_plugin.seams import Held, Reply, active, ashare, share
 
 
 class Boom(Exception):
@@ -30,6 +32,38 @@ def test_a_listener_that_comes_late_hears_all_in_order() -> None:
     heard: list[Outcome] = []
     text_of("a", "b").listen(heard.append)
     assert heard == [Delta("a"), Delta("b"), Done("ab")]
+
+
+class Saving:
+    """Work of the framework that is under way."""
+
+    def __init__(self) -> None:
+        self.work: Future[None] = Future()
+
+    def due(self, *, blocks_loop: bool) -> Sequence[Future[None]]:
+        return [] if self.work.done() else [self.work]
+
+
+async def _streamed(reply: Reply) -> str:
+    return "".join([piece async for piece in reply.astream()])
+
+
+READERS: dict[str, Callable[[Reply], Any]] = {
+    "result": lambda reply: asyncio.to_thread(reply.result),
+    "aresult": lambda reply: reply.aresult(),
+    "stream": lambda reply: asyncio.to_thread(lambda: "".join(reply.stream())),
+    "astream": _streamed,
+}
+
+
+@pytest.mark.parametrize("how", READERS)
+async def test_nobody_reads_a_reply_before_the_work_that_it_waits_for(how: str) -> None:
+    reply, saving = text_of("a", "b"), Saving()
+    reply.held = Held([saving], time.perf_counter() + 60)
+    reading = asyncio.ensure_future(READERS[how](reply))
+    assert not (await asyncio.wait([reading], timeout=0.05))[0]
+    saving.work.set_result(None)
+    assert await reading == "ab"
 
 
 def test_nothing_is_heard_after_the_end() -> None:

@@ -231,12 +231,15 @@ def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(
     session.close()
 
 
-def test_a_reading_that_may_wait_begins_with_the_frameworks_next_request(host: LocalHost) -> None:
+def test_a_reading_that_may_wait_begins_with_the_frameworks_next_request(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("teola_plugin.runtime.session.session.PATIENCE_S", 60.0)
     engine = FakeEngine()
     engine.gate = gate(host)
     session, begun = Session(host), threading.Event()
     session.read(begun.set, may_wait=True)
-    assert not begun.wait(PATIENCE_S / 5)
+    assert not begun.wait(0.01)
     (reply,) = session.ask(engine.spec, "embedding", ["a"], {})
     assert begun.wait(10)
     begun.clear()
