@@ -860,7 +860,7 @@ def test_what_one_branch_changes_in_place_is_what_the_branch_after_it_asks_about
             return model.invoke("first").content
 
         def waits(x: Any) -> Any:
-            time.sleep(0.2)  # until that has been changed
+            time.sleep(0.1)  # until that has been changed
             return x
 
         asks: Any = RunnableLambda(lambda x: model.invoke(f"second {x['rows']}").content)
