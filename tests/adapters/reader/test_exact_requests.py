@@ -372,7 +372,7 @@ def test_decimals_are_computed_by_the_context_of_the_program(compute: Callable[[
 
 def timed(model: Any, wait: Callable[[Any], Any]) -> Node:
     async def both() -> str:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.19)  # a longer pause ends the reading
         return "x"
 
     async def node(x: Any) -> Any:
