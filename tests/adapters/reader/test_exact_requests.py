@@ -372,7 +372,7 @@ def test_decimals_are_computed_by_the_context_of_the_program(compute: Callable[[
 
 def timed(model: Any, wait: Callable[[Any], Any]) -> Node:
     async def both() -> str:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.19)  # a longer pause ends the reading
         return "x"
 
     async def node(x: Any) -> Any:
@@ -860,7 +860,7 @@ def test_what_one_branch_changes_in_place_is_what_the_branch_after_it_asks_about
             return model.invoke("first").content
 
         def waits(x: Any) -> Any:
-            time.sleep(0.2)  # until that has been changed
+            time.sleep(0.1)  # until that has been changed
             return x
 
         asks: Any = RunnableLambda(lambda x: model.invoke(f"second {x['rows']}").content)
