@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
-from teola_plugin import optimize, optimized, providers, pure
+from teola_plugin import explain, optimize, optimized, providers, pure
 from teola_plugin.adapters.langchain.reading_retrievers import provider_of_tool
 from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, _shares, read_tool
 from tests.adapters.langchain.test_agents import QUESTION, World
@@ -25,6 +25,7 @@ from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 RAN: list[str] = []
+NOTED: list[str] = []
 
 
 class State(TypedDict, total=False):
@@ -105,6 +106,44 @@ def test_awaited_searches_in_turn_run_side_by_side(service: Service) -> None:
         assert asyncio.run(fast.ainvoke({})) == plain
     assert not service.has_waited_in_vain
     assert made == original
+
+
+def _noting(service: Service, *, is_first: bool) -> Any:
+    """Searches of a function that notes something outside before or after them, and a function that does after it."""
+    llm, tool = _model(service), _two()
+
+    def plan(state: State) -> dict[str, Any]:
+        return {"plan": llm.invoke("Split it.").content}
+
+    def find(state: State) -> dict[str, Any]:
+        if is_first:
+            NOTED.append("searching")
+        found = "".join([str(tool.invoke(part)) for part in state["plan"].split("\n")])
+        NOTED.append(found)
+        return {"found": found}
+
+    def say(state: State) -> dict[str, Any]:
+        NOTED.append("saying")
+        return {"said": llm.invoke(state["found"]).content}
+
+    builder = StateGraph(State).add_node("planned", plan).add_node("finding", find).add_node("saying", say)
+    builder.add_edge(START, "planned").add_edge("planned", "finding").add_edge("finding", "saying")
+    return builder.add_edge("saying", END).compile()
+
+
+def test_changes_further_down_hold_no_search_back(service: Service) -> None:
+    report = asked_side_by_side(service, _noting(service, is_first=False), "search hive 1", "search hive 3")
+    assert report.misses <= 1
+
+
+def test_a_search_behind_a_change_is_left_to_the_run(service: Service) -> None:
+    fast = optimize(_noting(service, is_first=True))
+    with counted(service) as first:
+        fast.invoke({})
+    with counted(service) as made:
+        fast.invoke({})
+    assert made == first
+    assert "where it changes a list that it did not make" in " ".join(explain(fast).split())
 
 
 def _declared() -> type[BaseTool]:

@@ -41,13 +41,14 @@ class _Rest:
     """`asked`: the most requests of the framework's run in a superstep there. `left`: visits yet to be left out.
 
     `visits`: how many the last rest left out in all, 0 if the place had room since. `late`: the latest predictions that
-    were slower than the framework's run.
+    were slower than the framework's run. `is_quiet`: the last visit made no request.
     """
 
     asked: int = 0
     left: int = 0
     visits: int = 0
     late: int = 0
+    is_quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -72,7 +73,10 @@ class Places:
             self._rests.clear()
         for (place, at), after in zip(steps, [*(at for _, at in steps[1:]), end], strict=True):
             rest = self._rests.setdefault(place, _Rest())
+            was_quiet, rest.is_quiet = rest.is_quiet, after.asked == at.asked
             rest.asked = max(rest.asked, after.asked - at.asked)
+            if rest.is_quiet and rest.asked and not was_quiet:
+                continue  # the end of a loop, such as a last round: the next call may ask there as before
             rest.late = rest.late + 1 if is_late else 0
             if 0 < rest.late < LATE_PREDICTIONS:
                 continue

@@ -597,8 +597,12 @@ class Run(Heap):
         raise Renewed
 
     def require_unchanged(self) -> None:
-        """Require that nothing outside of the program is changed, where a function is to run early. Raises: Barrier."""
-        if self.changes.changed:
+        """Require that the program changes nothing outside before this place, or beside it. Raises: Barrier.
+
+        A function that runs early sees what is outside as it is now, without the changes of statements further up.
+        """
+        changed = self.changes.changed or {}
+        if self.changes.number or self._is_beside_unread or any(place.is_shared for place in changed.values()):
             raise Barrier(self.changes.what or "it changes what it did not make")
 
     def _note_change(self, what: str) -> None:

@@ -264,6 +264,22 @@ def test_a_place_with_room_is_not_left_out() -> None:
     assert not any(visits(*[Progress(2, 0, 0.0, 0)] * 10, had_room=True))
 
 
+def test_the_last_round_of_a_loop_asks_nothing_and_shows_nothing() -> None:
+    places = Places()
+
+    def left_out(asked: int) -> bool:
+        if places.is_left_out(("a",)):
+            return True
+        places.judge([(("a",), BEGIN)], BEGIN._replace(asked=asked), had_room=asked > 1)
+        return False
+
+    assert not any(map(left_out, [3, 3, 0] * 4))
+    assert [*map(left_out, [0, 0, 3])] == [False, True, True]  # two in a row: it asks nothing now
+    unasked = Places()
+    unasked.judge([(("a",), BEGIN)], BEGIN, had_room=False)
+    assert unasked.is_left_out(("a",))
+
+
 def test_all_places_are_read_again_after_more_requests_or_a_new_place() -> None:
     places = Places()
 
