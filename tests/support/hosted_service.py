@@ -86,12 +86,28 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         given = json.loads(self.rfile.read(int(self.headers["content-length"])))
         fails = bool(self.server.fails) and self.server.fails in json.dumps(given)
+        if given.get("stream") and not fails:
+            return self.stream(self.server.reply_to(self.path, given))
         said = json.dumps({"error": {"message": "as planned"}} if fails else self.server.reply_to(self.path, given))
         self.send_response(400 if fails else 200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(said)))
         self.end_headers()
         self.wfile.write(said.encode())
+        return None
+
+    def stream(self, reply: dict[str, Any]) -> None:
+        """Answer a chat with a stream of two texts and the reason of the end."""
+        said = reply.pop("choices")[0]["message"]["content"]
+        parts: list[Any] = [({"content": text}, None) for text in (said[:3], said[3:])]
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for delta, reason in [*parts, ({}, "stop")]:
+            choice = {"index": 0, "delta": delta, "finish_reason": reason}
+            event = {**reply, "object": "chat.completion.chunk", "choices": [choice]}
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
 
     def do_GET(self) -> None:
         self.server.note(f"get {self.path}")

@@ -6,7 +6,9 @@
 reply on reaching the same method with the same messages. Only models known to keep no state between calls qualify:
 models of hosted services, and classes that the user declared `pure`. A user's subclass is neither ours nor hosted until
 declared. Models with a response cache or a rate limiter stay with the framework, which must not be bypassed. So does
-every streamed reply: a streamed reply differs from a whole reply, and its reader wants the tokens as they come.
+every reply that is read as a stream: it differs from a whole reply, and its reader wants the tokens as they come. A
+hosted model with `streaming=True` makes a whole reply of a stream in each call: the chunks are requested early, and
+LangChain makes the reply of the same chunks.
 
 Where the user allows (`optimize(..., stream_lists=True)`), an early call uses `_stream` or `_astream` instead for a
 list whose items are used separately. LangChain makes the whole reply of the chunks, as LangChain itself does where a
@@ -21,9 +23,9 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing, closing
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -34,7 +36,7 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult, Generation, LLMResult
+from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
@@ -46,7 +48,7 @@ from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
-from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
+from teola_plugin.adapters.langchain.watched import are_tokens_heard, hears_tokens, may_refuse, wants_streams
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.methods import is_shared, without_replacements
 from teola_plugin.adapters.plain import is_unchanging
@@ -58,7 +60,7 @@ from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.graph_builder import unique
 from teola_plugin.resources import IdentityMap
-from teola_plugin.seams import Session, is_unheard
+from teola_plugin.seams import Session, current, is_unheard
 from teola_plugin.value_keys import Same, is_comparable, snapshot, value_key
 
 HOSTED = frozenset(
@@ -199,7 +201,8 @@ def _trace_foreign(
         if not (is_vouched_for or is_stateless(model)):
             raise LookupError("its methods are no longer those of its package")
         mode = entered.mode
-        if mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model):
+        is_stream = mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model)
+        if is_stream or (collects_chunks(model) and are_tokens_heard(entered.context)):
             raise LookupError("a streamed reply is computed by the framework's own run")
         if mode in ("batch", "abatch") and not is_chat:
             raise LookupError("the framework's own run asks for the replies to all inputs in one call")
@@ -217,8 +220,18 @@ def _trace_foreign(
 
 
 def is_streamed(model: Model) -> bool:
-    """Whether LangChain streams the model in every call."""
-    return bool(getattr(model, "streaming", False)) or wants_streams(model.callbacks)
+    """Whether LangChain streams the model in every call, and somebody may want the tokens as they come."""
+    is_set = bool(getattr(model, "streaming", False)) and not collects_chunks(model)
+    return is_set or wants_streams(model.callbacks)
+
+
+def collects_chunks(model: Model) -> bool:
+    """Whether `invoke` of the model makes a whole reply of a stream (`streaming=True`) that nobody else reads."""
+    is_set = getattr(model, "streaming", False) is True and isinstance(model, BaseChatModel)
+    is_hosted = (
+        is_set and plain_class(model).__module__.split(".")[0] in HOSTED and declared_effects(type(model)) is None
+    )
+    return is_hosted and getattr(model, "disable_streaming", False) is False and not hears_tokens(model.callbacks)
 
 
 def _runs_code(given: Symbol) -> bool:
@@ -236,6 +249,7 @@ def is_stateless(model: Model) -> bool:
 _CALLED = (
     "invoke", "ainvoke", "batch", "abatch", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
     "_generate_with_cache", "_agenerate_with_cache", "_generate", "_agenerate", "_convert_input", "_should_stream",
+    "_stream", "_astream",
 )  # fmt: skip
 """Methods used in a call of a model."""
 
@@ -365,8 +379,12 @@ def foreign_call(
         content = normalized(content)
     content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change these objects
     now = now or as_set_now(model)
-    key = _key(now, content, stop, is_async, rest)
-    whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
+    if makes_chunks := collects_chunks(model):
+        key = _key(now, content, stop, is_async, {**rest, CHUNKS: True})
+        whole = partial(_acollected if is_async else _collected, model, content, stop, rest)
+    else:
+        key = _key(now, content, stop, is_async, rest)
+        whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
     pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
 
     async def acalled(call: Callable[[], Any]) -> Completion:
@@ -378,7 +396,8 @@ def foreign_call(
     enter: Callable[[Callable[[], Any]], Any] = acalled if is_async else called
 
     def stream(tell: Callable[[str], None]) -> Any:
-        return enter(partial(pieces, tell) if _can_stream(model, is_async, rest) else whole)
+        in_pieces = not makes_chunks and _can_stream(model, is_async, rest)
+        return enter(partial(pieces, tell) if in_pieces else whole)
 
     return Foreign(key, lambda: enter(whole), is_async, stream=stream)
 
@@ -431,6 +450,25 @@ def _added_up(model: Model, chunks: Sequence[Any]) -> ChatResult | LLMResult:
     return LLMResult(generations=[[Generation(text=total.text, generation_info=total.generation_info)]])
 
 
+CHUNKS = "teola_chunks"
+"""Marks a request whose reply is chunks, among the arguments in the request's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The reply of a model with `streaming=True`, as the model streams the reply."""
+
+    chunks: list[ChatGenerationChunk]
+
+
+def _collected(model: Any, content: Sequence[Any], stop: Any, kwargs: Mapping[str, Any]) -> Chunks:
+    return Chunks(list(_original(model, "_stream")(model, content, stop=stop, **kwargs)))
+
+
+async def _acollected(model: Any, content: Sequence[Any], stop: Any, kwargs: Mapping[str, Any]) -> Chunks:
+    return Chunks([each async for each in _original(model, "_astream")(model, content, stop=stop, **kwargs)])
+
+
 def normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages as LangChain hands them to a model."""
     from langchain_core.language_models._utils import _normalize_messages
@@ -449,8 +487,10 @@ def _key(now: AsSetNow, content: Sequence[Any], stop: Any, is_async: bool, kwarg
     return now.key(value_key((list(content), stop, is_async, kwargs), without=without))
 
 
-def _completion(result: ChatResult | LLMResult) -> Completion:
+def _completion(result: ChatResult | LLMResult | Chunks) -> Completion:
     """Return the text for the plan, with `raw` for the framework: the object that the model returned."""
+    if isinstance(result, Chunks):
+        return Completion("".join(each.text for each in result.chunks), raw=result)
     first: Any = next(iter(result.generations), [])
     generations = first if isinstance(first, list) else [first]  # an LLM takes several prompts
     return Completion(generations[0].text if generations else "", raw=result)
@@ -475,6 +515,10 @@ def instrument_model(cls: type) -> bool:
     hold_retries()
     _SHARED.replace(cls, "_generate", coroutines=["_agenerate"])
     intercept(cls, "_should_stream", _whole_if_unheard)
+    intercept(cls, "_generate_with_cache", _collecting)
+    intercept(cls, "_agenerate_with_cache", _acollecting)
+    intercept(cls, "_stream", _shared_chunks)
+    intercept(cls, "_astream", _ashared_chunks)
     return was_shared
 
 
@@ -483,7 +527,7 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
 
     def should_stream(self: Any, **kwargs: Any) -> bool:
         streams = original(self, **kwargs)
-        if (streams or is_streamed(self)) and is_unheard() and not is_ours(self):
+        if (streams or is_streamed(self) or collects_chunks(self)) and is_unheard() and not is_ours(self):
             raise LookupError("a streamed reply is computed by the framework's own run")
         return streams
 
@@ -524,6 +568,85 @@ def _meet(
     if not is_comparable(key):
         return None
     return _Completion(session.claim(spec_of(model), "decoding", Foreign(key, lambda: None, is_async), {}), now)
+
+
+# --- chunks of models with `streaming=True` --------------------------------------------------------------------------
+
+
+_is_collecting: ContextVar[bool] = ContextVar("teola_collects_chunks", default=False)
+
+
+def _collects_here(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of `_generate_with_cache` makes a whole reply of a stream whose tokens nobody hears."""
+    return current() is not None and collects_chunks(model) and not hears_tokens(kwargs.get("run_manager"))
+
+
+def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _collects_here(self, kwargs):
+            return original(self, *args, **kwargs)
+        token = _is_collecting.set(True)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _is_collecting.reset(token)
+
+    return generate
+
+
+def _acollecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _collects_here(self, kwargs):
+            return await original(self, *args, **kwargs)
+        token = _is_collecting.set(True)
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            _is_collecting.reset(token)
+
+    return generate
+
+
+def _shared_chunks(original: Callable[..., Any]) -> Callable[..., Any]:
+    def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_collecting.get():
+            return original(self, *args, **kwargs)
+        _is_collecting.set(False)  # a model that this one asks makes a call of its own
+        return iter(collected(self, *args, **kwargs).chunks)
+
+    def collect(self: Any, *args: Any, **kwargs: Any) -> Chunks:
+        return Chunks(list(original(self, *args, **kwargs)))
+
+    collected = _SHARED_CHUNKS.sync(collect)
+    return stream
+
+
+def _ashared_chunks(original: Callable[..., Any]) -> Callable[..., Any]:
+    def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_collecting.get():
+            return original(self, *args, **kwargs)
+        _is_collecting.set(False)
+        return chunks(self, *args, **kwargs)
+
+    async def chunks(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for each in (await collected(self, *args, **kwargs)).chunks:
+            yield each
+
+    async def collect(self: Any, *args: Any, **kwargs: Any) -> Chunks:
+        return Chunks([each async for each in original(self, *args, **kwargs)])
+
+    collected = _SHARED_CHUNKS.coroutine(collect)
+    return stream
+
+
+def _meet_chunks(
+    session: Session, original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> Met | Alone | None:  # fmt: skip
+    return _meet(session, original, model, args, {**kwargs, CHUNKS: True}, is_async)
+
+
+_SHARED_CHUNKS = sharing(_meet_chunks)
 
 
 def _is_plain(session: Session, model: Model) -> bool:

@@ -24,7 +24,7 @@ from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
 from teola_plugin.adapters.langchain.sending import Sending
-from teola_plugin.adapters.langchain.watched import handlers_of, may_refuse
+from teola_plugin.adapters.langchain.watched import are_tokens_heard, handlers_of, may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request, Round
@@ -142,6 +142,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     way.settings.require_readable(model)
     way.settings.note_heard(model, way.context)
     run.heard = way.settings.heard
+    if models.collects_chunks(model) and are_tokens_heard(way.context):
+        raise Barrier(f"a handler hears the tokens of {type_name(type(model))}")
     _require_readable_arguments(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)
     exchange = Exchange(run)
@@ -248,7 +250,8 @@ def _foreign(
         raw = reply.own_raw()
         if not is_chat:
             return str(raw.generations[0][0].text)
-        is_made_up = raw.generations[0].message.id is None
+        told = raw.chunks if isinstance(raw, models.Chunks) else raw.generations[:1]
+        is_made_up = all(each.message.id is None for each in told)
         return _as_seen(_finished(model, raw), is_id_made_up=is_made_up)
 
     return _request(model, models.spec_of(model), payload, {}, value, is_async=is_async, source=source)
@@ -269,9 +272,16 @@ def _request(
 
 
 def _finished(model: Any, raw: Any) -> AIMessage:
-    """Return the message that `invoke` makes of the result of `_generate`."""
+    """Return the message that `invoke` makes of the result of `_generate`, or of the chunks of `_stream`."""
     double = copy.copy(model)
-    vars(double).update(callbacks=None, cache=False, _generate=lambda messages, stop=None, **kwargs: raw)
+    if isinstance(raw, models.Chunks):
+        given = {
+            "_stream": lambda messages, stop=None, **kwargs: iter(raw.chunks),
+            "_should_stream": lambda **kwargs: True,
+        }
+    else:
+        given = {"_generate": lambda messages, stop=None, **kwargs: raw}
+    vars(double).update(callbacks=None, cache=False, **given)
     return outcome(lambda: double.invoke(""))  # type: ignore[no-any-return]
 
 

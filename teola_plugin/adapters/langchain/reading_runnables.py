@@ -46,7 +46,7 @@ from teola_plugin.adapters.langchain.reading_parts import (
     texts_for,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
-from teola_plugin.adapters.langchain.watched import may_refuse
+from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
@@ -500,7 +500,7 @@ def _handlers(callbacks: Any) -> list[Any]:
 
 
 def _may_stream(handler: Any) -> bool:
-    """Whether a handler may stream or refuse, by its class alone: see `watched.wants_streams` and `may_refuse`."""
+    """Whether a handler may stream, hear tokens or refuse, by its class alone: see `watched`."""
     held = handler.held if type(handler) is Opaque else handler
     cls = type(held)
     if (
@@ -510,4 +510,8 @@ def _may_stream(handler: Any) -> bool:
     ):
         return True
     taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
-    return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))
+    return (
+        taps
+        or hears_tokens([held])
+        or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))
+    )

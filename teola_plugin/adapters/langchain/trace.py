@@ -50,7 +50,7 @@ from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
 from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
+from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse, wants_streams
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.reader.reach import reach_of
@@ -185,7 +185,8 @@ class Tracer:
             raise Untraceable("TB103", "one of its callbacks may refuse")
         if any(reach_of(each, lambda _: False).changes for each in _listeners(component)):
             raise Untraceable("TB103", "a listener may change what follows")
-        if wants_streams(component.config.get("callbacks")):
+        callbacks = component.config.get("callbacks")
+        if wants_streams(callbacks) or hears_tokens(callbacks):
             raise Untraceable("TB103", "its replies are streamed")
         outer = self.is_configured
         self.is_configured = outer or bool(component.config.get("configurable"))

@@ -38,7 +38,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
-from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched
+from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched, tokens_heard
 from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current
@@ -327,7 +327,8 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
         mode = "events"
     heard = heard_by(configs) if inputs else frozenset()
     calls: Calls = vars(twin)[_CALLS]
-    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
+    with tokens_heard(configs):
+        entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
     return calls.open(entered, loop=loop, is_lockstep=is_lockstep)
 
 

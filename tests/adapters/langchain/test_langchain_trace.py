@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 from langchain_classic.output_parsers import OutputFixingParser
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import StreamingStdOutCallbackHandler
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import FakeListChatModel
@@ -279,7 +280,8 @@ def test_foreign_models() -> None:
     assert codes(ask("{a}") | optimize(hosted())) == []
     assert codes(ask("{a}") | Metered(model="gpt-4o", api_key="none")) == ["TB104"]  # type: ignore[arg-type]
     assert codes(ask("{a}") | pure(Metered)(model="gpt-4o", api_key="none")) == []  # type: ignore[arg-type]
-    assert codes(ask("{a}") | hosted(streaming=True)) == ["TB103"]
+    assert codes(ask("{a}") | hosted(streaming=True)) == []
+    assert codes(ask("{a}") | hosted(streaming=True, callbacks=[StreamingStdOutCallbackHandler()])) == ["TB103"]
 
 
 @pytest.mark.parametrize("package", ["ollama", "mistralai", "fireworks", "google_vertexai", "aws"])

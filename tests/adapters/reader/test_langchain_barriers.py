@@ -13,7 +13,7 @@ from langchain_classic.output_parsers import OutputFixingParser
 from langchain_classic.retrievers.ensemble import EnsembleRetriever
 from langchain_community.retrievers import BM25Retriever
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, StreamingStdOutCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.language_models import FakeListChatModel
@@ -159,7 +159,7 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     "refuse": (hosted(callbacks=[Refusing()]), "a"),
     "it asks": (FakeListChatModel(responses=["a"]), "a"),
     "streamed": (LLM.bind(stream=True), "a"),
-    "are streamed": (hosted(streaming=True), "a"),
+    "are streamed": (hosted(streaming=True, callbacks=[StreamingStdOutCallbackHandler()]), "a"),
     "limits": (lambda x: LLM.invoke(x, config={"max_concurrency": 1}).content, "a"),
     "have replies streamed": (lambda x: LLM.invoke(x, config={"callbacks": [REFUSING]}).content, "a"),
     "may be a tool call": (lambda x: echo.run({"type": "tool_call", "text": x}), "a"),
