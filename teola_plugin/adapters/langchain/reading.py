@@ -35,7 +35,13 @@ from teola_plugin.adapters.langchain.reading_builders import Builder, can_constr
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, makes_retrievers, providers_of
-from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_batch, run_component
+from teola_plugin.adapters.langchain.reading_runnables import (
+    Function,
+    configurable_of,
+    require_plain_config,
+    run_batch,
+    run_component,
+)
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.foreign import MISSING
@@ -72,8 +78,11 @@ _EMBEDS = frozenset({"embed_query", "embed_documents", "aembed_query", "aembed_d
 class LangChainAsker:
     """Implements `asking.Asker` for one call. `context`: the caller's; `is_async`: whether the call is async.
 
-    `is_configured`: the config of the call may choose among alternatives. `heard`: see `Entered`.
+    `is_configured`: the config of the call may choose among alternatives. `heard`: see `Entered`. `own_config`: the
+    config of the context, where known, for components that are called without a config.
     """
+
+    own_config: Mapping[str, Any] | None = None
 
     def __init__(
         self, context: Context | None = None, *, is_async: bool = False, is_configured: bool = True,
@@ -173,7 +182,8 @@ class LangChainAsker:
                 require_plain_config(config)
             returns_errors = is_batch and rest.pop("return_exceptions", False)
             run.require_known(returns_errors)
-            way = self._way(held, is_async, is_batch, rest)
+            given = run.load(self.own_config) if configs is None and self.own_config is not None else configs
+            way = replace(self._way(held, is_async, is_batch, rest), configurable=configurable_of(given))
 
             def force() -> Any:
                 if is_batch:

@@ -122,7 +122,8 @@ class Way:
     """The mode of a component's run: bound arguments, async or not, one of several inputs of a batch or not.
 
     `source`: the call that the program made. `context`: the caller's. `is_configured`: a config may choose among
-    alternatives. `noted`: gets the request that a model is asked.
+    alternatives. `noted`: gets the request that a model is asked. `configurable`: the dict under this key in the config
+    that the program gave, None if not known.
     """
 
     source: Round
@@ -133,6 +134,7 @@ class Way:
     is_configured: bool = True
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     noted: list[Sent] | None = None
+    configurable: dict[Any, Any] | None = None
 
 
 def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:

@@ -31,6 +31,7 @@ from langchain_core.runnables import (
     RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableEach
+from langchain_core.runnables.config import CONFIG_KEYS
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
@@ -347,13 +348,32 @@ def _read(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 def _called(run: Run, function: Any, value: Any, way: Way) -> Any:
     """Return the result of a user function; a returned runnable is run with the same input."""
-    kwargs = {**way.kwargs, **{name: CONFIG for name in _wanted(function) if name not in way.kwargs}}
+    kwargs = {
+        **way.kwargs,
+        **{name: _given_by_langchain(name, way) for name in _wanted(function) if name not in way.kwargs},
+    }
     made = call(run, function, (value,), kwargs)
     if type(made) is Pending:
         made = made.force()
     if type(made) is Opaque and foreign.is_kind_of(made.held, Runnable):
         return run_component(run, made.held, value, replace(way, kwargs={}))
     return made
+
+
+def _given_by_langchain(name: str, way: Way) -> Any:
+    """Return the config or the run manager of a function; only what the program configured is known of a config."""
+    if name != "config" or way.configurable is None:
+        return CONFIG
+    unknown = {key: Unknown() for key in ("metadata", "tags", "run_name", "run_id", "recursion_limit")}
+    return {**unknown, "callbacks": CALLBACKS, "configurable": dict(way.configurable)}
+
+
+def configurable_of(config: Any) -> dict[Any, Any] | None:
+    """Return what a config that a program gave says of configurable parts; None if that is not known."""
+    if type(config) is not dict or not config.keys() <= {*CONFIG_KEYS}:
+        return None
+    found = config.get("configurable")
+    return found if type(found) is dict else None
 
 
 def _wanted(function: Any) -> tuple[str, ...]:
@@ -422,7 +442,8 @@ def _bound_way(run: Run, component: Any, way: Way) -> Way:
         raise Barrier("it runs a component with listeners")
     bound = {name: run.load(held) for name, held in component.kwargs.items()}
     configured = way.is_configured or bool((component.config or {}).get("configurable"))
-    return replace(way, kwargs={**bound, **way.kwargs}, is_configured=configured)
+    known = None if component.config else way.configurable
+    return replace(way, kwargs={**bound, **way.kwargs}, is_configured=configured, configurable=known)
 
 
 def _retry(run: Run, component: Any, value: Any, way: Way) -> Any:

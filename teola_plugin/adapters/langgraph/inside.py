@@ -30,6 +30,7 @@ class LangGraphAsker:
         self._langchain = langchain
         self._way = way
         self.heard = langchain.heard
+        langchain.own_config = way.config
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any

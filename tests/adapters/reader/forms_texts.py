@@ -11,7 +11,7 @@ from typing import Any, Literal, Optional
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
-from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.runnables import RunnableConfig, chain, ensure_config
 from langgraph.config import get_config
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime
@@ -39,6 +39,26 @@ def config_get(state: State, config: RunnableConfig) -> Any:
     configurable = config.get("configurable", {})
     user = configurable.get("user_id")
     return {"out": LLM.invoke(f"{user}: {state['question']}").content}
+
+
+@chain
+def named(question: str, config: RunnableConfig) -> Any:
+    return LLM.invoke(f"{config['configurable'].get('name', 'nobody')}: {question}").content
+
+
+@form(3)
+def config_of_an_inner_function(state: State, config: RunnableConfig) -> Any:
+    return {"out": named.invoke(state["question"], config)}
+
+
+@form(3)
+def config_of_the_context_of_an_inner_function(state: State) -> Any:
+    return {"out": named.invoke(state["question"])}
+
+
+@form(3)
+def config_made_for_an_inner_function(state: State) -> Any:
+    return {"out": named.invoke(state["question"], {"configurable": {"name": "own"}})}
 
 
 @dataclass(kw_only=True)

@@ -26,9 +26,11 @@ from langchain_core.runnables import (
     ConfigurableField,
     RouterRunnable,
     RunnableBranch,
+    RunnableConfig,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
+    chain,
 )
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -153,6 +155,11 @@ def built(make: Any) -> Any:
     return node
 
 
+@chain
+def named(question: str, config: RunnableConfig) -> Any:
+    return LLM.invoke(f"{config['configurable']['name']}: {question}").content
+
+
 BARRIERS: dict[str, tuple[Any, Any]] = {
     "rate limiter": (hosted(rate_limiter=InMemoryRateLimiter()), "a"),
     "cached": (hosted(cache=InMemoryCache()), "a"),
@@ -160,6 +167,9 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     "it asks": (FakeListChatModel(responses=["a"]), "a"),
     "streamed": (LLM.bind(stream=True), "a"),
     "are streamed": (hosted(streaming=True, callbacks=[StreamingStdOutCallbackHandler()]), "a"),
+    "reads an item": (
+        lambda x: named.with_config(configurable={"name": "b"}).invoke(x, {"configurable": {"name": "a"}}), "a",
+    ),
     "limits": (lambda x: LLM.invoke(x, config={"max_concurrency": 1}).content, "a"),
     "have replies streamed": (lambda x: LLM.invoke(x, config={"callbacks": [REFUSING]}).content, "a"),
     "may be a tool call": (lambda x: echo.run({"type": "tool_call", "text": x}), "a"),
