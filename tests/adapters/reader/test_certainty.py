@@ -520,6 +520,100 @@ def left_in_states_that_a_callback_has_changed(m: Any) -> Any:
     m.ask(str(seen))
 
 
+def left_with_another_number_that_is_equal(m: Any) -> Any:
+    number, zero, below = m.ask("a"), 0.0, -0.0
+    found = zero
+    try:
+        for _ in range(4):
+            int(number)
+        found = below
+        int(number)
+        found = zero
+    except ValueError:
+        pass
+    m.ask(f"found {found}")
+
+
+def left_with_another_list(m: Any) -> Any:
+    number = m.ask("a")
+    first: list[str] = []
+    second = first
+    try:
+        for _ in range(4):
+            int(number)
+        second = []
+        int(number)
+        second = first
+    except ValueError:
+        pass
+    m.ask("same" if second is first else "other")
+
+
+def left_with_another_text(m: Any) -> Any:
+    number, reply = m.ask("a"), m.ask("b")
+    text = reply
+    try:
+        for _ in range(4):
+            int(number)
+        text = reply.upper()
+        int(number)
+        text = reply
+    except ValueError:
+        pass
+    m.ask("same" if text == reply else "other")
+
+
+def left_with_other_items(m: Any) -> Any:
+    number, reply = m.ask("a"), m.ask("b")
+    row = {"k": "1", "x": ""} if reply == "yes" else {"k": "1", "z": ""}
+    kept = row
+    try:
+        for _ in range(4):
+            int(number)
+        row = {"k": "2", "x": ""} if reply == "yes" else {"k": "2", "z": ""}
+        int(number)
+        row = kept
+    except ValueError:
+        pass
+    m.ask(row["k"])
+
+
+def repeated_with_another_text(m: Any) -> Any:
+    reply = m.ask("a")
+    for _ in reply.split():
+        pass
+    last, found = reply, "same"
+    for _ in reply.split():
+        if last != reply:
+            found = "other"
+        last = reply.upper()
+    m.ask(found)
+
+
+def repeated_with_another_list(m: Any) -> Any:
+    reply = m.ask("a")
+    for _ in reply.split():
+        pass
+    first, found = [1], "same"
+    last = first
+    for _ in reply.split():
+        if last is not first:
+            found = "other"
+        last = [1]
+    m.ask(found)
+
+
+def repeated_with_other_items(m: Any) -> Any:
+    reply, found = m.ask("a"), "1"
+    row = {"k": "1", "x": ""} if reply == "yes" else {"k": "1", "z": ""}
+    for _ in reply.split():
+        pass
+    for _ in reply.split():
+        found = row["k"]
+        row = {"k": "2", "x": ""} if reply == "yes" else {"k": "2", "z": ""}
+    m.ask(found)
+
+
 Case = tuple[Callable[..., Any], list[Any], list[Any]]
 CASES: list[Case] = [
     (asked_in_an_arm_and_behind_it, ["a", "x"], []),
@@ -594,6 +688,13 @@ CASES: list[Case] = [
     (left_in_states_that_differ_in_what_a_comprehension_holds, ["a", "b"], []),
     (left_in_states_that_differ_in_what_is_counted, ["a"], []),
     (left_in_states_that_a_callback_has_changed, ["a"], []),
+    (left_with_another_number_that_is_equal, ["a"], []),
+    (left_with_another_list, ["a"], []),
+    (left_with_another_text, ["a", "b"], []),
+    (left_with_other_items, ["a", "b"], []),
+    (repeated_with_another_text, ["a"], []),
+    (repeated_with_another_list, ["a"], []),
+    (repeated_with_other_items, ["a"], []),
 ]
 
 
