@@ -8,8 +8,11 @@ import io
 import json
 import random
 import re
+import secrets
 import sys
+import time
 import traceback
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -890,3 +893,49 @@ def asks_behind_a_sure_item(model: Model) -> Any:
 )
 def test_items_behind_an_unknown_one_may_not_be_looked_at(program: Any, certain: list[Any]) -> None:
     assert read(program, Model(lambda question, number: "yes")).certain == certain
+
+
+@pytest.mark.parametrize(
+    ("draw", "args", "is_certain"),
+    [
+        (random.sample, ([1, 2], 2), True),
+        (random.sample, ([1, 2], 3), False),
+        (random.sample, ({1, 2}, 1), False),
+        (random.choices, ([1, 2],), True),
+        (random.choices, ([],), False),
+        (random.choices, ([1, 2], [1]), False),
+        (random.gauss, (0, 1), True),
+        (random.uniform, ("0", 1), False),
+        (random.seed, (7,), True),
+        (random.seed, ([7],), False),
+        (time.strftime, ("%Y",), True),
+        (time.strftime, (5,), False),
+        (time.localtime, ("now",), False),
+        (secrets.token_hex, (), True),
+        (secrets.token_hex, (-1,), False),
+        (uuid.uuid4, (), True),
+    ],
+)
+def test_what_is_drawn_at_random_may_raise(draw: Callable[..., Any], args: tuple[Any, ...], is_certain: bool) -> None:
+    def program(m: Any) -> Any:
+        draw(*args)
+        m.ask("a")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"] * is_certain
+
+
+@pytest.mark.parametrize(("count", "is_certain"), [(2, True), (3, False)])
+def test_a_sample_by_name_may_raise(count: int, is_certain: bool) -> None:
+    def program(m: Any) -> Any:
+        random.sample([1, 2], k=count)
+        m.ask("a")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"] * is_certain
+
+
+def test_a_sample_of_a_list_of_unknown_length_may_raise() -> None:
+    def program(m: Any) -> Any:
+        random.sample(m.ask("a").split(), 2)
+        m.ask("b")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"]
