@@ -186,6 +186,7 @@ class Heap:
         self._restored: Log = {}
         self._unsettled: Log = {}
         self._standing: dict[int, Any] = {}
+        self._made: dict[int, tuple[int, Any]] = {}
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
         self._why: frozenset[Hashable] = NO_SOURCES
@@ -224,7 +225,9 @@ class Heap:
     def _is_as_in(self, moment: Moment, beginning: Beginning, moments: int) -> bool:
         """Whether the state is that of an earlier moment, but for objects that nothing reaches behind the `try`.
 
-        Such are the variables of a comprehension. `moments`: the number of states so far.
+        Such are the variables of a comprehension. What is reached must be the same objects, as another object of equal
+        content is told apart by `is` and by later changes; then the earlier state reached no other objects either.
+        `moments`: the number of states so far.
         """
         if not _are_equal(moment.marks.counts, self.counts):
             return False
@@ -235,7 +238,7 @@ class Heap:
         changed = {
             key: held
             for key, (held, before) in beginning.log.items()
-            if not _are_alike(moment.contents.get(key, (held, before))[1], content_of(held))
+            if not _have_same_parts(moment.contents.get(key, (held, before))[1], content_of(held))
         }
         now, then = self._optional, moment.marks.optional
         both = {**then, **now}.items()
@@ -495,8 +498,15 @@ class Heap:
     def repeat(self, frame: Frame, round_: Block, why: frozenset[Hashable]) -> None:
         """Go on with the state after any number of rounds; see `fork`. Raises: Stalled if the state is unknown.
 
-        A round is evaluated until another round changes no known value.
+        A round is evaluated until another round changes no known value. Only values made by the joins of earlier rounds
+        are compared by what is known of them: such a value is held in one place, so no other value is the same.
         """
+        first = len(self._made)
+
+        def is_of_rounds(value: Any) -> bool:
+            number, other = self._made.get(id(value), (-1, None))
+            return other is value and number >= first
+
         for _ in range(MAX_ROUNDS):
             tainted, optional, marked = self._tainted.keys(), self._optional, len(self._leaves)
             with self.noting() as log:
@@ -507,7 +517,7 @@ class Heap:
             changed = {
                 key: held
                 for key, (held, content) in log.items()
-                if not (self.is_tainted(held) or _are_alike(content, content_of(held)))
+                if not (self.is_tainted(held) or _have_same_parts(content, content_of(held), is_of_rounds))
             }
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
@@ -657,6 +667,7 @@ class Heap:
             found.is_shared = True
             for each in (one, two):
                 self._share(each)
+        self._note_made(found)
         return found
 
     def _share(self, held: Any) -> None:
@@ -709,7 +720,12 @@ class Heap:
         for each in (one, two, held):
             self.fix(each)
         self.stand_in(held)
+        self._note_made(held)
         return held
+
+    def _note_made(self, value: Any) -> None:
+        """Note that the value was made by a join; see `repeat`."""
+        self._made[id(value)] = len(self._made), value
 
     def stand_in(self, held: Any) -> None:
         """Note that the object stands for another; see `stands_in`."""
@@ -959,22 +975,53 @@ def _with_optional(own: Mapping[Any, Any], optional: Mapping[str, Any]) -> dict[
     return {**own, **{key: Perhaps(each) for key, each in optional.items()}}
 
 
-def _are_alike(one: Any, two: Any) -> bool:
-    """Whether the same is known of both values, and known parts are equal."""
+def _no_value(value: Any) -> bool:
+    return False
+
+
+def _have_same_parts(one: Any, two: Any, may_differ: Callable[[Any], bool] = _no_value) -> bool:
+    """Whether two results of `content_of` hold the same values; see `_are_same`."""
+    if type(one) is dict:
+        return _have_same_keys(one, two) and all(
+            _are_same(a, b, may_differ) for a, b in zip(one.values(), two.values(), strict=True)
+        )
+    if type(one) is list:
+        return len(one) == len(two) and all(_are_same(a, b, may_differ) for a, b in zip(one, two, strict=True))
+    return _same_atoms(one, two)
+
+
+def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
+    """Whether no program can tell the values apart, or the first `may_differ` and the same is known of both."""
     if one is two:
         return True
     kind = type(one)
     if kind is not type(two):
         return False
+    if kind is tuple:
+        return len(one) == len(two) and all(_are_same(a, b, may_differ) for a, b in zip(one, two, strict=True))
+    if kind in ATOMS:
+        return bool(one == two)
+    if kind is float:
+        return repr(one) == repr(two)  # 0.0 and -0.0 are equal
+    if not may_differ(one):
+        return False
     if kind is Unknown:
-        return one.holds == two.holds and _origins(one) == _origins(two)
-    if kind in (list, tuple):
-        return len(one) == len(two) and all(map(_are_alike, one, two))
-    if kind is dict:
-        return _have_same_keys(one, two) and all(map(_are_alike, one.values(), two.values()))
-    if kind is set:
-        return _same_atoms(one, two)
-    return kind in (*ATOMS, float) and one == two
+        is_alike = one.holds == two.holds and one.is_shared == two.is_shared and _origins(one) == _origins(two)
+        return is_alike and (one.items is two.items or _have_same_items(one.items, two.items, may_differ))
+    return kind in (list, dict) and _have_same_parts(one, two, may_differ)
+
+
+def _have_same_items(
+    one: Mapping[Any, Any] | None, two: Mapping[Any, Any] | None, may_differ: Callable[[Any], bool]
+) -> bool:
+    if one is None or two is None or not _have_same_keys(one, two):
+        return False
+    return all(
+        _are_same(a.value, b.value, may_differ)
+        if type(a) is Perhaps and type(b) is Perhaps
+        else _are_same(a, b, may_differ)
+        for a, b in zip(one.values(), two.values(), strict=True)
+    )
 
 
 def _same_atoms(one: set[Any], two: set[Any]) -> bool:

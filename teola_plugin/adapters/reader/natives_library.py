@@ -44,7 +44,6 @@ from teola_plugin.adapters.reader.table import (
     handled,
     kind_of,
     known,
-    nothing,
     reads,
     register,
     require_no_decimals,
@@ -221,13 +220,57 @@ def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     require_no_wait(run, args[0] if args else kwargs.get("secs"))
 
 
-def _random(holds: str | type) -> Handler:
-    """Handle functions with a different value each time, which raise for no arguments that are read."""
+def _has_no_arguments(run: Any, args: Arguments) -> bool:
+    return not args
+
+
+def _random(holds: str | type, is_safe: Callable[[Any, Arguments], bool] = _has_no_arguments) -> Handler:
+    """Handle functions with a different value each time. `is_safe`: whether positional arguments raise for sure not."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        return run.unknown(*args, holds=holds, is_safe=True)
+        given = [*args, *kwargs.values()]
+        return run.unknown(*given, holds=holds, is_safe=not kwargs and is_safe(run, args))
 
     return handle
+
+
+def _is_length(run: Any, args: Arguments) -> bool:
+    return len(args) == 1 and type(args[0]) is int and args[0] in range(10_000)
+
+
+def _is_length_if_any(run: Any, args: Arguments) -> bool:
+    return not args or _is_length(run, args)
+
+
+def _is_text(run: Any, args: Arguments) -> bool:
+    return len(args) == 1 and type(args[0]) is str and args[0].isascii() and args[0].isprintable()
+
+
+def _are_numbers(run: Any, args: Arguments) -> bool:
+    return len(args) == 2 and all(type(each) in (int, float) and abs(each) < 1e9 for each in args)
+
+
+def _drawn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Return the unknown part of `random.sample`, which raises where fewer are there."""
+    count: Any = kwargs.get("k", args[1] if len(args) == 2 else None)
+    is_usual = len(args) + len(kwargs) == 2 and len(args) > 0 and {*kwargs} <= {"k"}
+    is_safe = is_usual and type(count) is int and count >= 0 and _has_at_least(run, args[0], count)
+    return run.unknown(*args, *kwargs.values(), is_safe=is_safe)
+
+
+def _drawn_again(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Return the unknown picks of `random.choices`, which raises where nothing is there."""
+    is_safe = len(args) == 1 and {*kwargs} <= {"k"} and type(kwargs.get("k", 1)) is int
+    return run.unknown(*args, *kwargs.values(), is_safe=is_safe and _has_at_least(run, args[0], 1))
+
+
+def _has_at_least(run: Any, sequence: Any, count: int) -> bool:
+    return type(sequence) in (list, tuple, str, range) and not run.is_tainted(sequence) and len(sequence) >= count
+
+
+def _seed(run: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
+    if kwargs or len(args) > 1 or any(type(each) not in (int, float, str, bytes, type(None)) for each in args):
+        run.raises()
 
 
 def _now(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -462,14 +505,20 @@ def _register_effects() -> None:
     register(_random(datetime.date), datetime.date.today)
     register(_random(float), time.time, time.monotonic, time.perf_counter, time.process_time, random.random)
     register(_random("number"), time.time_ns, time.monotonic_ns, time.perf_counter_ns)
-    register(_random("any"), time.localtime, time.gmtime, os.urandom, secrets.token_bytes)
-    register(_random("text"), time.ctime, time.asctime, secrets.token_hex, secrets.token_urlsafe)
+    register(_random("any"), time.localtime, time.gmtime)
+    register(_random("text"), time.ctime, time.asctime)
+    register(_random("any", _is_length), os.urandom)
+    register(_random("any", _is_length_if_any), secrets.token_bytes)
+    register(_random("text", _is_length_if_any), secrets.token_hex, secrets.token_urlsafe)
     register(_random(uuid.UUID), uuid.uuid4, uuid.uuid1)
-    register(_random("any"), random.sample, random.choices, random.gauss, random.uniform, time.strftime)
+    register(_random("any", _are_numbers), random.gauss, random.uniform)
+    register(_random("any", _is_text), time.strftime)
+    register(_drawn, random.sample)
+    register(_drawn_again, random.choices)
     register(_chosen, random.choice, secrets.choice)
     register(_between, random.randint)
     register(_shuffled, random.shuffle)
-    register(nothing, random.seed)
+    register(_seed, random.seed)
 
 
 def _register_readers() -> None:

@@ -8,8 +8,11 @@ import io
 import json
 import random
 import re
+import secrets
 import sys
+import time
 import traceback
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -520,6 +523,100 @@ def left_in_states_that_a_callback_has_changed(m: Any) -> Any:
     m.ask(str(seen))
 
 
+def left_with_another_number_that_is_equal(m: Any) -> Any:
+    number, zero, below = m.ask("a"), 0.0, -0.0
+    found = zero
+    try:
+        for _ in range(4):
+            int(number)
+        found = below
+        int(number)
+        found = zero
+    except ValueError:
+        pass
+    m.ask(f"found {found}")
+
+
+def left_with_another_list(m: Any) -> Any:
+    number = m.ask("a")
+    first: list[str] = []
+    second = first
+    try:
+        for _ in range(4):
+            int(number)
+        second = []
+        int(number)
+        second = first
+    except ValueError:
+        pass
+    m.ask("same" if second is first else "other")
+
+
+def left_with_another_text(m: Any) -> Any:
+    number, reply = m.ask("a"), m.ask("b")
+    text = reply
+    try:
+        for _ in range(4):
+            int(number)
+        text = reply.upper()
+        int(number)
+        text = reply
+    except ValueError:
+        pass
+    m.ask("same" if text == reply else "other")
+
+
+def left_with_other_items(m: Any) -> Any:
+    number, reply = m.ask("a"), m.ask("b")
+    row = {"k": "1", "x": ""} if reply == "yes" else {"k": "1", "z": ""}
+    kept = row
+    try:
+        for _ in range(4):
+            int(number)
+        row = {"k": "2", "x": ""} if reply == "yes" else {"k": "2", "z": ""}
+        int(number)
+        row = kept
+    except ValueError:
+        pass
+    m.ask(row["k"])
+
+
+def repeated_with_another_text(m: Any) -> Any:
+    reply = m.ask("a")
+    for _ in reply.split():
+        pass
+    last, found = reply, "same"
+    for _ in reply.split():
+        if last != reply:
+            found = "other"
+        last = reply.upper()
+    m.ask(found)
+
+
+def repeated_with_another_list(m: Any) -> Any:
+    reply = m.ask("a")
+    for _ in reply.split():
+        pass
+    first, found = [1], "same"
+    last = first
+    for _ in reply.split():
+        if last is not first:
+            found = "other"
+        last = [1]
+    m.ask(found)
+
+
+def repeated_with_other_items(m: Any) -> Any:
+    reply, found = m.ask("a"), "1"
+    row = {"k": "1", "x": ""} if reply == "yes" else {"k": "1", "z": ""}
+    for _ in reply.split():
+        pass
+    for _ in reply.split():
+        found = row["k"]
+        row = {"k": "2", "x": ""} if reply == "yes" else {"k": "2", "z": ""}
+    m.ask(found)
+
+
 Case = tuple[Callable[..., Any], list[Any], list[Any]]
 CASES: list[Case] = [
     (asked_in_an_arm_and_behind_it, ["a", "x"], []),
@@ -594,6 +691,13 @@ CASES: list[Case] = [
     (left_in_states_that_differ_in_what_a_comprehension_holds, ["a", "b"], []),
     (left_in_states_that_differ_in_what_is_counted, ["a"], []),
     (left_in_states_that_a_callback_has_changed, ["a"], []),
+    (left_with_another_number_that_is_equal, ["a"], []),
+    (left_with_another_list, ["a"], []),
+    (left_with_another_text, ["a", "b"], []),
+    (left_with_other_items, ["a", "b"], []),
+    (repeated_with_another_text, ["a"], []),
+    (repeated_with_another_list, ["a"], []),
+    (repeated_with_other_items, ["a"], []),
 ]
 
 
@@ -789,3 +893,49 @@ def asks_behind_a_sure_item(model: Model) -> Any:
 )
 def test_items_behind_an_unknown_one_may_not_be_looked_at(program: Any, certain: list[Any]) -> None:
     assert read(program, Model(lambda question, number: "yes")).certain == certain
+
+
+@pytest.mark.parametrize(
+    ("draw", "args", "is_certain"),
+    [
+        (random.sample, ([1, 2], 2), True),
+        (random.sample, ([1, 2], 3), False),
+        (random.sample, ({1, 2}, 1), False),
+        (random.choices, ([1, 2],), True),
+        (random.choices, ([],), False),
+        (random.choices, ([1, 2], [1]), False),
+        (random.gauss, (0, 1), True),
+        (random.uniform, ("0", 1), False),
+        (random.seed, (7,), True),
+        (random.seed, ([7],), False),
+        (time.strftime, ("%Y",), True),
+        (time.strftime, (5,), False),
+        (time.localtime, ("now",), False),
+        (secrets.token_hex, (), True),
+        (secrets.token_hex, (-1,), False),
+        (uuid.uuid4, (), True),
+    ],
+)
+def test_what_is_drawn_at_random_may_raise(draw: Callable[..., Any], args: tuple[Any, ...], is_certain: bool) -> None:
+    def program(m: Any) -> Any:
+        draw(*args)
+        m.ask("a")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"] * is_certain
+
+
+@pytest.mark.parametrize(("count", "is_certain"), [(2, True), (3, False)])
+def test_a_sample_by_name_may_raise(count: int, is_certain: bool) -> None:
+    def program(m: Any) -> Any:
+        random.sample([1, 2], k=count)
+        m.ask("a")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"] * is_certain
+
+
+def test_a_sample_of_a_list_of_unknown_length_may_raise() -> None:
+    def program(m: Any) -> Any:
+        random.sample(m.ask("a").split(), 2)
+        m.ask("b")
+
+    assert read(program, Model(lambda question, number: "")).certain == ["a"]
