@@ -23,6 +23,7 @@ from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import Field
 
@@ -35,7 +36,7 @@ from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from teola_plugin.events import Retired
 from teola_plugin.seams import Reply
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 from tests.support.llamaindex_world import apart
 
 openai = pytest.importorskip("llama_index.embeddings.openai")
@@ -355,3 +356,69 @@ def test_the_value_of_an_engine_that_was_asked_before_is_not_told_from_that_time
     fast = optimize(Behind(engine=plain(service), words=("hive 1", "hive 2"), is_asked=True))
     asked(fast, is_async=False)
     assert "already" in str(explain(fast))
+
+
+# --- what comes with an event ----------------------------------------------------------------------------------------
+
+
+class Given(Workflow):
+    """Asks a retriever that comes with the event that begins it."""
+
+    @step
+    async def find(self, ev: StartEvent) -> StopEvent:
+        first = await ev.retriever.aretrieve("hive 1")
+        second = await ev.retriever.aretrieve("hive 3")
+        return StopEvent(result=[each.text for each in (*first, *second)])
+
+
+def test_a_component_that_comes_with_an_event_is_asked_early(service: Service) -> None:
+    async def found(workflow: Workflow) -> Any:
+        given = retriever(service)
+        try:
+            return await workflow.run(retriever=given)
+        finally:
+            await given._embed_model._aclient.close()
+
+    def run(workflow: Workflow) -> Any:
+        return apart(lambda: asyncio.run(found(workflow)))
+
+    with counted(service) as original:
+        texts = run(Given())
+    fast = optimize(Given())
+    assert run(fast) == texts
+    service.holds, service.awaits = "embed ['hive 1']", "embed ['hive 3']"
+    with counted(service) as made:
+        assert run(fast) == texts
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+# --- arguments that are not sent -------------------------------------------------------------------------------------
+
+
+class Twice(CustomQueryEngine):
+    """Asks its model twice; `settings`: further arguments of the first time."""
+
+    llm: LLM
+    settings: dict[str, Any]
+
+    def custom_query(self, query_str: str) -> str:
+        return f"{self.llm.complete(query_str, **self.settings)} {self.llm.complete('last')}"
+
+
+def test_a_text_that_needs_no_template_is_certain_to_be_sent(service: Service) -> None:
+    asked_side_by_side(service, *_twice(service, {"formatted": True}))
+
+
+def test_nothing_is_asked_behind_arguments_that_a_client_may_refuse(service: Service) -> None:
+    engine, *_ = _twice(service, {"formatted": True, "no_such": 1})
+    fast = optimize(engine)
+    with counted(service) as made, pytest.raises(TypeError, match="no_such"):
+        asked(fast, is_async=False)
+    assert not made
+
+
+def _twice(service: Service, settings: dict[str, Any]) -> Any:
+    engine = Twice(llm=chat(service), settings=settings)
+    return engine, QUESTION, "chat last", lambda app: str(app.query(QUESTION))
