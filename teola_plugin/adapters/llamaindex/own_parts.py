@@ -12,7 +12,8 @@ from llama_index.core.workflow import StartEvent, Workflow
 
 from teola_plugin.adapters.llamaindex.parts import OwnPart, OwnSteps
 from teola_plugin.adapters.llamaindex.reachable import reachable
-from teola_plugin.adapters.llamaindex.reading_parts import class_of, function_of, is_read, may_ask
+from teola_plugin.adapters.llamaindex.reading_models import ASKING
+from teola_plugin.adapters.llamaindex.reading_parts import METHODS, class_of, function_of, is_read, may_ask
 from teola_plugin.adapters.llamaindex.reading_workflows import is_simple, may_send
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.mentions import functions_in
@@ -40,7 +41,8 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
         cls: Any = class_of(pipeline)
         functions = {} if foreign.is_library_class(cls) else _steps_in(cls)
         own = {name: f for name, f in functions.items() if not foreign.is_of_library(f)}
-        if not own or not (any(map(_is_given_resources, own.values())) or may_ask(pipeline, list(own.values()))):
+        given = any(map(_is_given_resources, own.values())) or any(map(_asks_what_it_is_given, own.values()))
+        if not own or not (given or may_ask(pipeline, list(own.values()))):
             return None
     except Barrier:  # the class is unreadable
         return None
@@ -62,6 +64,14 @@ def _stores(function: types.FunctionType) -> bool:
 def _is_given_resources(function: types.FunctionType) -> bool:
     """Whether a step gets objects made by the workflow, for example a model: `Annotated[LLM, Resource(make)]`."""
     return bool(getattr(getattr(function, "_step_config", None), "resources", None))
+
+
+def _asks_what_it_is_given(function: types.FunctionType) -> bool:
+    """Whether a step may ask a component that comes with an event, as far as the names in its code tell."""
+    return any(not _METHODS.isdisjoint(each.__code__.co_names) for each in functions_in(function))
+
+
+_METHODS = frozenset(chain.from_iterable((name, f"a{name}") for names in METHODS.values() for name in names)) | ASKING
 
 
 def _never_beside(

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
+from teola_plugin.adapters.llamaindex.reading_parts import told_key
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
-from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.asking import TOLD, Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run, TooLarge
 from teola_plugin.adapters.reader.stacks import Listener
@@ -92,7 +92,7 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = LlamaIndexAsker(is_async=self.is_async)
+        asker = self._asker = LlamaIndexAsker(is_async=self.is_async, reports=self._told.reports)
 
         def program(run: Run) -> None:
             asker.begin()
@@ -148,8 +148,13 @@ class OwnRun:
 
     def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
         """Return the key of a method's value as the framework's run begins the method; None for unwanted values."""
-        is_wanted = not (self.is_over or self._told.is_known(component))
-        return told_key(component, method, args, kwargs) if is_wanted else None
+        is_known, prediction = self._told.is_known(component), self.prediction
+        is_wanted = prediction is not None and prediction.may_go_on if is_known else not self.is_over
+        key = told_key(component, method, args, kwargs) if is_wanted else None
+        if is_known:
+            with self._lock:
+                self._told.begins(component, key)
+        return key
 
     def hear(self, key: Hashable, value: Any) -> None:
         """Record the value of a method."""
@@ -286,6 +291,8 @@ class _Told:
 
     def __init__(self) -> None:
         self.components: set[int] = set()
+        self._begun: dict[int, list[Hashable | None]] = defaultdict(list)
+        self._wanted: set[Hashable] = set()
         self._values: dict[Hashable, list[Any]] = defaultdict(list)
         self._replies: dict[Hashable, list[Reply]] = defaultdict(list)
         self._only_ask: dict[int, bool] = {}
@@ -296,6 +303,17 @@ class _Told:
         if number not in self._only_ask:
             self._only_ask[number] = only_asks(component)
         return self._only_ask[number]
+
+    def begins(self, component: Any, key: Hashable | None) -> None:
+        """Record that a method of a component begins. `key`: of the method's value, None if the value is unwanted."""
+        self._begun[id(component)].append(key)
+
+    def reports(self, component: Any, key: Hashable) -> bool:
+        """Whether the framework's run reports a value of a component that only asks: of the first such call."""
+        begun = self._begun[id(component)]
+        if begun.count(key) == 1 and None not in begun:
+            self._wanted.add(key)
+        return key in self._wanted
 
     def asked(self, key: Hashable) -> Reply:
         """Return a reply for the next value of a key."""

@@ -108,10 +108,14 @@ def _request(
 
 
 def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether no client refuses the request: a text, or messages of texts, and no further arguments."""
+    """Whether no client refuses the request: a text, or messages of texts, and no further arguments.
+
+    `formatted`, which says that a text needs no template of the model, is not sent.
+    """
     if name not in ("complete", "chat"):
         return True
-    asked = [*given, *named.values()]
+    is_told = name == "complete" and type(named.get("formatted")) is bool
+    asked = [*given, *(value for key, value in named.items() if not (is_told and key == "formatted"))]
     if name == "complete":
         return len(asked) == 1 and type(asked[0]) is str and is_json(asked)
     messages = asked[0] if len(asked) == 1 and type(asked[0]) is list else [None]

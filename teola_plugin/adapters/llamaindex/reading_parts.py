@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import wrapt
@@ -35,7 +35,7 @@ from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, pl
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
-from teola_plugin.adapters.reader.asking import NOT_MINE, Request
+from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
 from teola_plugin.adapters.reader.attributes import bound
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import compiled
@@ -81,10 +81,6 @@ def kind_of(held: Any) -> type | None:
 # --- stock components ------------------------------------------------------------------------------------------------
 
 
-TOLD = "told"
-"""The operation of a request that never runs ahead: the framework's own run reports the value."""
-
-
 def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Hashable | None:
     """Return the key of a component's reported value; None if the arguments cannot be compared."""
     asked = value_key((list(args), dict(kwargs)))
@@ -94,19 +90,23 @@ def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, 
 class Parts:
     """Stock components, each inspected once in a call. `is_async`: whether the call has an event loop.
 
-    The value of a component with other possible effects is reported by the framework's own run.
+    The value of a component with other possible effects is reported by the framework's own run, and so is the value of
+    a component in which the framework's run is when reading goes on. `reports(component, key)`: whether the framework's
+    run reports the value of the latter.
     """
 
-    def __init__(self, *, is_async: bool) -> None:
+    def __init__(
+        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False
+    ) -> None:
         self._is_async = is_async
+        self._reports = reports
         self._known: dict[int, tuple[Any, bool, Hashable | None]] = {}
 
     def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a component's method, as a request. Raises: Barrier."""
         may_begin, provider = self._known_of(component)
         name = type_name(class_of(component))
-        if run.open is not None and not foreign.is_kind_of(component, BaseEmbedding):
-            raise Barrier(f"the run is in a {name} already")  # the component runs ahead by itself
+        is_entered = run.open is not None and not foreign.is_kind_of(component, BaseEmbedding)
         if not may_begin and not tells(component, method):
             raise Barrier(f"it uses a {name}, of which it is not known that it only asks")
         is_async = method.startswith("a")
@@ -130,7 +130,12 @@ class Parts:
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
-        if not may_begin:
+        if is_entered:  # the component runs ahead by itself
+            key = (TOLD, source, method, asked)
+            if not may_begin or run.counts[key] or not self._reports(component, key):
+                raise Barrier(f"the run is in a {name} already")
+            may_begin = False
+        elif not may_begin:
             run.begin_beside_unread()
         spec = EngineSpec("python", component, name, provider)
         act = functools.partial(getattr(component, method), *given, **named) if may_begin else None

@@ -15,6 +15,9 @@ Run = Any
 NOT_MINE: Any = object()
 """The result of a hook for objects that the adapter does not know."""
 
+TOLD = "told"
+"""The operation of a request that never runs ahead: the framework's own run reports the value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -51,6 +54,11 @@ class Request:
     act: Callable[[], Any] | None = None
     is_async: bool = False
     may_pass: Callable[[Request, Request], bool] | None = None
+
+    @property
+    def has_own_requests(self) -> bool:
+        """Whether the requests of engines are made inside, and are not this request."""
+        return self.act is not None or self.op == TOLD
 
 
 @dataclass(slots=True)

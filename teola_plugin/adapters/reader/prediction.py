@@ -151,6 +151,11 @@ class Prediction:
         return self._is_reading
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether reading goes on now, or may go on behind an unread statement; see resuming.py."""
+        return (self._is_reading or bool(self._stops)) and not self._listener.is_over
+
+    @property
     def found(self) -> int:
         """The number of requests that were found so far."""
         return len(self._found)

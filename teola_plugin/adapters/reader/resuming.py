@@ -279,7 +279,7 @@ class Passed:
             raise Barrier("it does not come to where the run is")
 
     def _is_asked(self, run: Run, request: Request) -> bool:
-        if request.act is not None:  # the function makes its own requests
+        if request.has_own_requests:
             return True
         key = request_key(request.spec, request.op, request.payload, request.settings)
         if not is_comparable(key) or key != self.key:
@@ -287,7 +287,7 @@ class Passed:
         return self.is_alone or self.mark.taken(key) == run.counts[request.key]
 
     def _is_right(self, run: Run, request: Request) -> bool:
-        if len(run.levels) > len(self.levels) or (len(run.levels) < len(self.levels) and request.act is None):
+        if len(run.levels) > len(self.levels) or (len(run.levels) < len(self.levels) and not request.has_own_requests):
             return False
         same = _Same(run)
         for own, level in zip(run.levels, self.levels, strict=False):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import httpx
@@ -21,18 +23,20 @@ from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import Field
 
-from teola_plugin import optimize
+from teola_plugin import explain, optimize
 from teola_plugin.adapters.configured import AsSetNow, Vector
 from teola_plugin.adapters.llamaindex.hosted_embeddings import instrument_loaded, is_hosted
+from teola_plugin.adapters.llamaindex.own_runs import innermost
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from teola_plugin.events import Retired
 from teola_plugin.seams import Reply
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 from tests.support.llamaindex_world import apart
 
 openai = pytest.importorskip("llama_index.embeddings.openai")
@@ -295,3 +299,126 @@ def test_what_handlers_note_or_refuse_is_not_asked_ahead(service: Service, kind:
         return asked_for
 
     assert made(True) == made(False)
+
+
+# --- engines behind what is not read ---------------------------------------------------------------------------------
+
+
+class Behind(CustomQueryEngine):
+    """Asks its engine for each word, behind a call that is not read; `is_asked`: that asks for the first word, too."""
+
+    engine: Any
+    words: tuple[str, ...]
+    is_asked: bool = False
+
+    def custom_query(self, query_str: str) -> str:
+        before = copy_context().run(self.prepare, query_str)
+        said = []
+        for word in self.words:
+            said.append(str(self.engine.query(word)))  # noqa: PERF401  one statement for each
+        return f"{before} {said}"
+
+    def prepare(self, query_str: str) -> str:
+        """Returns once the reading of `custom_query` has ended for now."""
+        own = innermost.get()
+        while own is not None and (own.prediction is None or own.prediction.is_reading or not own.prediction.may_go_on):
+            time.sleep(0.005)
+        return str(self.engine.query(self.words[0])) if self.is_asked else query_str
+
+
+def test_an_engine_is_asked_again_while_the_run_is_in_it_behind_what_is_not_read(service: Service) -> None:
+    engine = Behind(engine=plain(service), words=("hive 1", "hive 2"))
+    answer = asked(engine, is_async=False)
+    fast = optimize(engine)
+    service.holds, service.awaits = "Query: hive 1", "embed ['hive 2']"
+    assert asked(fast, is_async=False) == answer
+    assert not service.has_waited_in_vain
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.fallbacks) == (0, ())
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize("words", [("hive 1",), ("hive 1", "hive 1", "hive 1"), ("hive 1", "hive 2", "hive 1")])
+def test_an_engine_behind_what_is_not_read_is_asked_as_often(
+    service: Service, words: tuple[str, ...], is_asked: bool
+) -> None:
+    engine = Behind(engine=plain(service), words=words, is_asked=is_asked)
+    with counted(service) as original:
+        answer = asked(engine, is_async=False)
+    fast = optimize(engine)
+    with counted(service) as made:
+        assert asked(fast, is_async=False) == answer
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+def test_the_value_of_an_engine_that_was_asked_before_is_not_told_from_that_time(service: Service) -> None:
+    fast = optimize(Behind(engine=plain(service), words=("hive 1", "hive 2"), is_asked=True))
+    asked(fast, is_async=False)
+    assert "already" in str(explain(fast))
+
+
+# --- what comes with an event ----------------------------------------------------------------------------------------
+
+
+class Given(Workflow):
+    """Asks a retriever that comes with the event that begins it."""
+
+    @step
+    async def find(self, ev: StartEvent) -> StopEvent:
+        first = await ev.retriever.aretrieve("hive 1")
+        second = await ev.retriever.aretrieve("hive 3")
+        return StopEvent(result=[each.text for each in (*first, *second)])
+
+
+def test_a_component_that_comes_with_an_event_is_asked_early(service: Service) -> None:
+    async def found(workflow: Workflow) -> Any:
+        given = retriever(service)
+        try:
+            return await workflow.run(retriever=given)
+        finally:
+            await given._embed_model._aclient.close()
+
+    def run(workflow: Workflow) -> Any:
+        return apart(lambda: asyncio.run(found(workflow)))
+
+    with counted(service) as original:
+        texts = run(Given())
+    fast = optimize(Given())
+    assert run(fast) == texts
+    service.holds, service.awaits = "embed ['hive 1']", "embed ['hive 3']"
+    with counted(service) as made:
+        assert run(fast) == texts
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+# --- arguments that are not sent -------------------------------------------------------------------------------------
+
+
+class Twice(CustomQueryEngine):
+    """Asks its model twice; `settings`: further arguments of the first time."""
+
+    llm: LLM
+    settings: dict[str, Any]
+
+    def custom_query(self, query_str: str) -> str:
+        return f"{self.llm.complete(query_str, **self.settings)} {self.llm.complete('last')}"
+
+
+def test_a_text_that_needs_no_template_is_certain_to_be_sent(service: Service) -> None:
+    asked_side_by_side(service, *_twice(service, {"formatted": True}))
+
+
+def test_nothing_is_asked_behind_arguments_that_a_client_may_refuse(service: Service) -> None:
+    engine, *_ = _twice(service, {"formatted": True, "no_such": 1})
+    fast = optimize(engine)
+    with counted(service) as made, pytest.raises(TypeError, match="no_such"):
+        asked(fast, is_async=False)
+    assert not made
+
+
+def _twice(service: Service, settings: dict[str, Any]) -> Any:
+    engine = Twice(llm=chat(service), settings=settings)
+    return engine, QUESTION, "chat last", lambda app: str(app.query(QUESTION))
