@@ -112,17 +112,18 @@ class Parts:
         is_async = method.startswith("a")
         if is_async and not self._is_async:
             raise Barrier(f"it awaits {method} in a call without an event loop")
+        judges = foreign.is_kind_of(component, BaseEvaluator)
         source = Same(component)
         exchange = Exchange(run)
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
-            return unknown_from(run, [args, dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
+            is_safe = may_begin and not judges and _is_text_to_come([*args, *kwargs.values()])
+            return unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
         if provider is not None and not all(
             type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]
         ):
             raise Barrier("it looks for what is no text")
-        judges = foreign.is_kind_of(component, BaseEvaluator)
         if judges and not is_async and asks_models_of_others(component):  # a client belongs to one event loop
             raise Barrier(f"it calls {method} of a {name}, which makes an event loop", f"await a{method}")
         if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
@@ -172,6 +173,11 @@ _LOOKED_FOR = (str, list, QueryBundle)
 
 def _is_text(value: Any) -> bool:
     return type(value) is str or (type(value) is list and all(type(each) is str for each in value))
+
+
+def _is_text_to_come(asked: Sequence[Any]) -> bool:
+    """Whether a component is asked with a single text that is not known yet, and so does not raise."""
+    return len(asked) == 1 and type(asked[0]) is Unknown and asked[0].holds == "text"
 
 
 def _text_of(value: Any) -> Any:

@@ -422,3 +422,29 @@ def test_nothing_is_asked_behind_arguments_that_a_client_may_refuse(service: Ser
 def _twice(service: Service, settings: dict[str, Any]) -> Any:
     engine = Twice(llm=chat(service), settings=settings)
     return engine, QUESTION, "chat last", lambda app: str(app.query(QUESTION))
+
+
+class Rewriting(CustomQueryEngine):
+    """Searches for what its model makes of a question, and for something else."""
+
+    retriever: BaseRetriever
+    llm: LLM
+
+    def custom_query(self, query_str: str) -> str:
+        said = self.llm.complete(query_str).text
+        first, second = self.retriever.retrieve(said), self.retriever.retrieve("hive 3")
+        return f"{first[0].text} {second[0].text}"
+
+
+def test_what_stands_behind_a_search_for_a_text_to_come_is_asked_early(service: Service) -> None:
+    engine = Rewriting(retriever=retriever(service), llm=chat(service))
+    fast = optimize(engine)
+    with counted(service) as original:
+        answer = asked(engine, is_async=False)
+    assert asked(fast, is_async=False) == answer
+    service.holds, service.awaits = f"chat {QUESTION}", "embed ['hive 3']"
+    with counted(service) as made:
+        assert asked(fast, is_async=False) == answer
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
