@@ -162,6 +162,7 @@ def _asking(
 
     def asked(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
         exchange = Exchange(run)
+        run.require_settings_kept(client, configuration_key(client, _part_key))
         try:
             named = {name: _out(exchange, name, value) for name, value in kwargs.items()}
         except Undecided:

@@ -42,6 +42,7 @@ from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.search_classes import CLIENTS, client_of
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
+from teola_plugin.errors import Cancelled
 from teola_plugin.seams import Session
 from teola_plugin.value_keys import is_comparable, value_key
 
@@ -151,16 +152,23 @@ def searching(
 
     def search(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
         exchange, source = Exchange(run), source_of(type(held))
+        settings = _settings(held)
+        run.require_settings_kept(held, settings)
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
             return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
-        key = ("search", name, value_key((_settings(held), given, named)))
+        key = ("search", name, value_key((settings, given, named)))
         if not is_comparable(key[-1]):
             raise Barrier(f"what {type_name(type(held))} is asked cannot be compared")
 
+        def early() -> Any:
+            if settings is None or _settings(held) != settings:
+                raise Cancelled("the client was changed after this search was foreseen")
+            return getattr(held, name)(*given, **named)
+
         def begin() -> Any:
-            return apart(lambda: getattr(held, name)(*given, **named))
+            return apart(early)
 
         found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
         may_raise = CLIENTS[foreign.module_of(type(held))].raises_if_empty or not _is_sent(name, given, named)

@@ -513,3 +513,34 @@ def test_all_is_put_back() -> None:
     with interception.installed():
         assert hasattr(Completions.create, "__teola_original__")
     assert Completions.create is create
+
+
+def _names_another_key(client: OpenAI) -> None:
+    client.api_key = "other"
+
+
+def _names_another_key_by_setattr(client: OpenAI) -> None:
+    setattr(client, "api_key", "other")  # noqa: B010  another way in the reader
+
+
+@pytest.mark.parametrize("change", [_names_another_key, _names_another_key_by_setattr])
+def test_a_client_that_the_function_changes_is_asked_once(service: Service, change: Callable[[OpenAI], None]) -> None:
+    client = OpenAI(**settings(service))
+
+    def told(text: str) -> Any:
+        return client.chat.completions.create(model="m", messages=user(text)).choices[0].message.content
+
+    def answer(text: str) -> Any:
+        first = told(f"{text} 1")
+        change(client)
+        return first, told(f"{text} 2"), told(f"{text} 3")
+
+    app = RunnableLambda(answer) | RunnableLambda(lambda found: found)
+    fast = optimize(app)
+    for pipeline in (app, fast, fast):
+        client.api_key = "none"
+        with counted(service) as asked:
+            pipeline.invoke("hives")
+        if pipeline is app:
+            original = asked
+        assert asked == original

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
@@ -12,6 +13,7 @@ import requests
 from ddgs.ddgs import DDGS
 from langchain_community.tools import DuckDuckGoSearchRun
 from langchain_community.utilities import DuckDuckGoSearchAPIWrapper
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
@@ -319,3 +321,45 @@ def test_a_search_that_has_come_back_was_not_refused(service: Service) -> None:
     found = read(find, "a")
     assert [len(each) for each in found.certain] == [1, len(found.value)]
     assert all(found.certain[1])
+
+
+def _stores(client: TavilyClient, url: str) -> None:
+    client.base_url = url
+
+
+def _replaces(client: TavilyClient, url: str) -> None:
+    client.search = lambda query, **options: {"results": []}  # type: ignore[method-assign,assignment,misc]
+
+
+def _updates(client: TavilyClient, url: str) -> None:
+    vars(client).update(base_url=url)
+
+
+def _stores_unread(client: TavilyClient, url: str) -> None:
+    with open(os.devnull):
+        client.base_url = url
+
+
+@pytest.mark.parametrize("change", [_stores, _replaces, _updates, _stores_unread])
+def test_a_client_that_the_function_changes_is_asked_once(
+    service: Service, change: Callable[[TavilyClient, str], None]
+) -> None:
+    """What is asked before the change is not asked again with the new settings, and what follows not with the old."""
+    client, before = client_of(service), {}
+
+    def find(query: str) -> Any:
+        found = [client.search(f"{query} 1")]
+        change(client, service.url + "/other")
+        return [*found, client.search(f"{query} 2"), client.search(f"{query} 3")]
+
+    before.update(vars(client))
+    app = RunnableLambda(find) | RunnableLambda(lambda found: found)
+    fast = optimize(app)
+    for pipeline in (app, fast, fast):
+        vars(client).clear()
+        vars(client).update(before)
+        with counted(service) as asked:
+            pipeline.invoke("hives")
+        if pipeline is app:
+            original = asked
+        assert asked == original

@@ -100,6 +100,8 @@ class Given:
         self.notes: Notes | None = None
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
+        self.settings: dict[int, tuple[Any, Hashable]] = {}
+        """Clients that are asked, by their ids, each with the settings of the first reading."""
 
     def copy(self, value: Any) -> Any:
         """Return a copy that the reader owns; objects other than plain data become `Opaque`. Raises: TooLarge."""
@@ -247,6 +249,7 @@ class Run(Heap):
         self._is_noted = False
         self._is_together = False
         self._guarded = given.guarded
+        self._settings = given.settings
         self._examples: dict[int, tuple[Any, ...]] = {}
         self._escaped: dict[int, Any] = {}
         self._had_escaped = given.escaped
@@ -604,6 +607,17 @@ class Run(Heap):
         changed = self.changes.changed or {}
         if self.changes.number or self._is_beside_unread or any(place.is_shared for place in changed.values()):
             raise Barrier(self.changes.what or "it changes what it did not make")
+
+    def require_settings_kept(self, client: Any, settings: Hashable) -> None:
+        """Require that a client has the settings of the first reading, and the program stores none. Raises: Barrier.
+
+        Else what the framework's run has asked already, before it changed the client, would be asked with new settings.
+        """
+        own = foreign.own_attributes(client) or {}
+        places = {id(own), *map(id, own.values())}
+        is_stored = any((key[0] if type(key) is tuple else key) in places for key in self.changes.changed or ())
+        if is_stored or self._settings.setdefault(id(client), (client, settings))[1] != settings:
+            raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
     def _note_change(self, what: str) -> None:
         self.changes.number += 1
