@@ -20,6 +20,7 @@ from typing import Any
 
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_parts import told_key
+from teola_plugin.adapters.llamaindex.streams import STREAMS
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import TOLD, Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
@@ -157,7 +158,9 @@ class OwnRun:
         return key
 
     def hear(self, key: Hashable, value: Any) -> None:
-        """Record the value of a method."""
+        """Record the value of a method, but no stream: kept here, a stream that is left would not end."""
+        if isinstance(value, STREAMS):
+            return
         with contextlib.suppress(TooLarge):
             copied = Given().copy(value)
             with self._lock:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from langchain.chat_models import init_chat_model
 from langchain_classic.retrievers.multi_query import LineListOutputParser, MultiQueryRetriever
+from langchain_core.callbacks import StreamingStdOutCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, get_buffer_string, trim_messages
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
@@ -373,7 +374,7 @@ def test_what_is_not_read() -> None:
     assert "Checked" in stopped(LLM.with_structured_output(Checked), "a")
     assert "Checked" in stopped(ask("{x}") | LLM | PydanticOutputParser(pydantic_object=Checked), {"x": "a"})
     assert "stream" in stopped(lambda x: list(LLM.stream(x)), "a")
-    assert "stream" in stopped(hosted(streaming=True), "a")
+    assert "stream" in stopped(hosted(streaming=True, callbacks=[StreamingStdOutCallbackHandler()]), "a")
     assert "limits" in stopped(LLM.with_config(max_concurrency=1), "a")
 
 
