@@ -23,8 +23,8 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -41,7 +41,7 @@ from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
-from teola_plugin.adapters.interception import Alone, Met, intercept, sharing
+from teola_plugin.adapters.interception import Alone, Met, around, intercept, sharing
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.prompts import cut, maker
@@ -515,8 +515,7 @@ def instrument_model(cls: type) -> bool:
     hold_retries()
     _SHARED.replace(cls, "_generate", coroutines=["_agenerate"])
     intercept(cls, "_should_stream", _whole_if_unheard)
-    intercept(cls, "_generate_with_cache", _collecting)
-    intercept(cls, "_agenerate_with_cache", _acollecting)
+    _COLLECTING.replace(cls, "_generate_with_cache", coroutines=["_agenerate_with_cache"])
     intercept(cls, "_stream", _shared_chunks)
     intercept(cls, "_astream", _ashared_chunks)
     return was_shared
@@ -576,35 +575,20 @@ def _meet(
 _is_collecting: ContextVar[bool] = ContextVar("teola_collects_chunks", default=False)
 
 
-def _collects_here(model: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of `_generate_with_cache` makes a whole reply of a stream whose tokens nobody hears."""
-    return current() is not None and collects_chunks(model) and not hears_tokens(kwargs.get("run_manager"))
+@contextmanager
+def _collecting(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool) -> Iterator[None]:
+    """Share the chunks of a call of `_generate_with_cache` that makes a whole reply of a stream which nobody hears."""
+    if current() is None or not collects_chunks(model) or hears_tokens(kwargs.get("run_manager")):
+        yield
+        return
+    token = _is_collecting.set(True)
+    try:
+        yield
+    finally:
+        _is_collecting.reset(token)
 
 
-def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _collects_here(self, kwargs):
-            return original(self, *args, **kwargs)
-        token = _is_collecting.set(True)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _is_collecting.reset(token)
-
-    return generate
-
-
-def _acollecting(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _collects_here(self, kwargs):
-            return await original(self, *args, **kwargs)
-        token = _is_collecting.set(True)
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            _is_collecting.reset(token)
-
-    return generate
+_COLLECTING = around(_collecting)
 
 
 def _shared_chunks(original: Callable[..., Any]) -> Callable[..., Any]:
