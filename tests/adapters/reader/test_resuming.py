@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from teola_plugin.adapters.reader import stacks
+from teola_plugin.adapters.reader.resuming import Passed, Place, Stop
 from teola_plugin.adapters.reader.values import STALE, Stale
 from tests.adapters.reader.fuzzing import Key, TooLong, native, replies
 from tests.adapters.reader.random_programs import inputs, shown, source
@@ -59,6 +60,15 @@ def test_a_random_program_asks_for_what_it_would_have_asked(seed: int, tmp_path:
             found["ahead"] += side.ahead
             found["behind"] += side.skipped > 0 and side.ahead > 0
     assert found["behind"] > 3, found
+
+
+def test_a_run_of_a_function_does_not_come_past_the_stop_of_another() -> None:
+    """Two runs of a function, say in two nodes of a graph, have other variables."""
+    place = Place(1, 1, 2, is_repeated=False, has_rounds=False, names=frozenset())
+    mine, other = (Stop((numbered.__code__,), (place,), where) for where in ("mine", "another"))
+    passed = Passed(mine, key="", mark=None, levels=(), seen={}, where="mine")
+    assert passed.is_past(mine)
+    assert not passed.is_past(other)
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------

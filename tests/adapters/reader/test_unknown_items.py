@@ -731,15 +731,13 @@ def stored_in_a_dict_that_perhaps_is_there(m: Any) -> Any:
     found: dict[str, Any] = {"a": "1"}
     seen, rounds = "none", m.ask("r").split("e")
     if m.ask("q") == "yes":
-        found["b"] = {"c": "none"}
-    for each in rounds:  # noqa: B007
-        pass
-    for each in rounds:  # noqa: B007
-        try:
-            seen = found["b"]["c"]
-            found["b"]["c"] = "3"
-        except KeyError:
-            seen = "none"
+        found["b"] = {"first": "none", "second": "none", "third": "none"}
+    for _ in rounds:  # the third round changes nothing but the inner dict
+        if "b" in found:
+            seen = found["b"]["third"]
+            found["b"]["third"] = found["b"]["second"]
+            found["b"]["second"] = found["b"]["first"]
+            found["b"]["first"] = "3"
     m.ask(seen)
 
 
