@@ -35,6 +35,7 @@ from teola_plugin.adapters.llamaindex.hosted_embeddings import instrument_loaded
 from teola_plugin.adapters.llamaindex.own_runs import innermost
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_workflows import HAS_ENGINE
+from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from teola_plugin.events import Retired
@@ -348,6 +349,27 @@ def test_an_engine_behind_what_is_not_read_is_asked_as_often(
     engine = Behind(engine=plain(service), words=words, is_asked=is_asked)
     with counted(service) as original:
         answer = asked(engine, is_async=False)
+    fast = optimize(engine)
+    with counted(service) as made:
+        assert asked(fast, is_async=False) == answer
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+def test_an_engine_that_the_run_has_come_to_is_not_asked_beside_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading goes on late, when the run is in the second engine."""
+    engine = Behind(engine=plain(service), words=("hive 1", "hive 2", "hive 3"))
+    with counted(service) as original:
+        answer = asked(engine, is_async=False)
+    evaluate, service.lasts_s = Prediction._evaluate, 0.05
+
+    def late(self: Prediction) -> None:
+        time.sleep(0.13)
+        evaluate(self)
+
+    monkeypatch.setattr(Prediction, "_evaluate", late)
     fast = optimize(engine)
     with counted(service) as made:
         assert asked(fast, is_async=False) == answer
