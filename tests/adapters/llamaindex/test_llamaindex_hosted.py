@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index.core.embeddings import BaseEmbedding
@@ -53,9 +53,9 @@ def embedder(service: Service, **settings: Any) -> Any:
     return openai.OpenAIEmbedding(**{"api_key": "none", "api_base": service.url, "max_retries": 0, **settings})
 
 
-def chat(service: Service) -> Any:
+def chat(service: Service, name: str = "m") -> Any:
     return OpenAILike(
-        model="m", api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
+        model=name, api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
     )
 
 
@@ -381,6 +381,32 @@ def test_the_value_of_an_engine_that_was_asked_before_is_not_told_from_that_time
     fast = optimize(Behind(engine=plain(service), words=("hive 1", "hive 2"), is_asked=True))
     asked(fast, is_async=False)
     assert "already" in str(explain(fast))
+
+
+class Swapping(CustomQueryEngine):
+    """Asks the model of the settings, and sets another one."""
+
+    other: Any
+
+    def custom_query(self, query_str: str) -> str:
+        said = [str(Settings.llm.complete(f"first {n}")) for n in range(3)]
+        Settings.llm = self.other
+        return str([*said, *(str(Settings.llm.complete(f"second {n}")) for n in range(3))])
+
+
+def test_a_model_of_the_settings_that_the_function_replaces_is_asked_as_often(service: Service) -> None:
+    found = []
+    service.lasts_s = 0.02
+    before = Settings._llm
+    try:
+        for wrap in (lambda engine: engine, optimize):
+            Settings.llm = chat(service)
+            with counted(service) as made:
+                answer = asked(wrap(Swapping(other=chat(service, "m2"))), is_async=False)
+            found.append((answer, made))
+    finally:
+        Settings._llm = before
+    assert found[0] == found[1]
 
 
 # --- what comes with an event ----------------------------------------------------------------------------------------
