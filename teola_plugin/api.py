@@ -285,7 +285,7 @@ def optimize(
         host.use(policy)
     vouched = assumed(assume_pure)
     for each in vouched.objects:
-        if adapter_for(each):
+        if (adapter := adapter_for(each)) and adapter.name != "functions":
             raise TypeError(
                 f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
             )

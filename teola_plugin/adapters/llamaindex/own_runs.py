@@ -49,7 +49,8 @@ class OwnRun:
 
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
     call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
-    component or workflow with the function, and other functions that are read.
+    component or workflow with the function, and other functions that are read. `make_asker`: makes the asker of a
+    reading. `is_beside`: other code of the pipeline may run at the same time.
     """
 
     program: Program
@@ -63,6 +64,8 @@ class OwnRun:
     blocks: bool = False
     around: OwnRun | None = None
     roots: Sequence[Any] = ()
+    make_asker: Callable[..., LlamaIndexAsker] = LlamaIndexAsker
+    is_beside: bool = True
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -93,11 +96,11 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = LlamaIndexAsker(is_async=self.is_async, reports=self._told.reports)
+        asker = self._asker = self.make_asker(is_async=self.is_async, reports=self._told.reports)
 
         def program(run: Run) -> None:
             asker.begin()
-            run.is_beside, run.where = True, self
+            run.is_beside, run.where = self.is_beside, self
             barrier: Barrier | None = None
             try:
                 found = self.program(asker, run, copies)
