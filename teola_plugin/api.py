@@ -22,6 +22,7 @@ from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
 from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.records import hold_back
 from teola_plugin.adapters.source import origin_of
+from teola_plugin.calling import name_of
 from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
 from teola_plugin.engines import Urgency
 from teola_plugin.errors import TeolaError
@@ -366,9 +367,7 @@ def optimized(pipeline: Any) -> OptimizedPipeline:
     adapter = adapter_for(pipeline)
     calls = adapter.calls_of(pipeline) if adapter else None
     if not isinstance(calls, OptimizedPipeline):
-        raise TeolaError(
-            f"{type(pipeline).__qualname__} was not optimized, or had nothing to optimize: {pipeline!r:.80}"
-        )
+        raise TeolaError(f"{name_of(pipeline)} was not optimized, or had nothing to optimize: {pipeline!r:.80}")
     return calls
 
 

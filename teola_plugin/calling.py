@@ -49,7 +49,13 @@ def first_form(pipeline: Any) -> str:
     for form in ("__call__",) if isinstance(pipeline, types.FunctionType | types.MethodType) else FORMS:
         if callable(getattr(pipeline, form, None)):
             return form
-    raise TeolaError(f"{type(pipeline).__qualname__} has none of the methods {', '.join(FORMS)}: it cannot be called")
+    raise TeolaError(f"{name_of(pipeline)} has none of the methods {', '.join(FORMS)}: it cannot be called")
+
+
+def name_of(pipeline: Any) -> str:
+    """Return the name of a function, of an object's class, or of a class (an index class makes indices)."""
+    is_named = isinstance(pipeline, type | types.FunctionType | types.MethodType)
+    return (pipeline if is_named else type(pipeline)).__qualname__
 
 
 class Caller:
@@ -72,7 +78,7 @@ class Caller:
         """Make one timed call. Exceptions of the pipeline are part of the answer; Ctrl-C is raised."""
         method = getattr(pipeline, form, None)
         if not callable(method):
-            raise TeolaError(f"{type(pipeline).__qualname__} has no method {form!r}")
+            raise TeolaError(f"{name_of(pipeline)} has no method {form!r}")
         arguments = value if form in _SEVERAL and isinstance(value, tuple) else (value,)
         started_s = time.perf_counter()
         try:

@@ -22,7 +22,7 @@ from teola_plugin.adapters.reader.values import Barrier, Pending, isinstance_of
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.graph import Graph
 from teola_plugin.seams import Reply, current
-from teola_plugin.trace import Asides, Mark, Reading, Traced
+from teola_plugin.trace import Asides, Follower, Mark, Reading, Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,28 @@ def trace(pipeline: Any) -> Traced:
     if has_langchain():
         _instrument(held)
     readings = [Reading(f"{name}: {origin_of(each)}", origin_of(each), came=0) for name, each in functions.items()]
-    follow: Callable[[Any], Any] = lambda entered: Following()  # noqa: E731
-    if has_llamaindex():
-        from teola_plugin.adapters.llamaindex.functions import followed
+    return Traced(graph, follow=Followed(held).follow, readings=tuple(readings))
 
-        follow = followed(held)
-    return Traced(graph, follow=follow, readings=tuple(readings))
+
+class Followed:
+    """What follows the calls of a pipeline. `held`: what the functions may use.
+
+    A function may be optimized before the module that loads LlamaIndex, so each call looks whether it is there.
+    """
+
+    def __init__(self, held: Sequence[Any]) -> None:
+        self._held = held
+        self._with_llamaindex: Callable[[Any], Follower] | None = None
+
+    def follow(self, entered: Entered) -> Follower:
+        """See `trace.Traced.follow`."""
+        if not has_llamaindex():
+            return Following()
+        if self._with_llamaindex is None:
+            from teola_plugin.adapters.llamaindex.functions import followed
+
+            self._with_llamaindex = followed(self._held)
+        return self._with_llamaindex(entered)
 
 
 def _instrument(held: Iterable[Any]) -> None:

@@ -17,6 +17,7 @@ from teola_plugin.adapters.functions.askers import may_run_ahead
 from teola_plugin.adapters.functions.known import functions_of, plain_function
 from teola_plugin.adapters.functions.runs import Entered, running
 from teola_plugin.adapters.methods import attribute_of
+from teola_plugin.adapters.source import TWIN_OF
 from teola_plugin.seams import active, current
 from teola_plugin.trace import Reading
 
@@ -66,8 +67,9 @@ def _object(pipeline: Any, calls: Calls, entries: Mapping[str, Any]) -> Any:
         "__doc__": cls.__doc__,
         "__teola__": True,
         _CALLS: calls,
-        "__teola_twin_of__": pipeline,
-        "__reduce_ex__": lambda self, protocol: pipeline.__reduce_ex__(protocol),
+        TWIN_OF: pipeline,
+        # protocol 1: from the second on, pickle insists that the class be the object's own
+        "__reduce_ex__": lambda self, protocol: pipeline.__reduce_ex__(min(protocol, 1)),
         "__copy__": lambda self: copy.copy(pipeline),
         "__deepcopy__": lambda self, memo: copy.deepcopy(pipeline, memo),
         **entries,
@@ -101,7 +103,7 @@ def _entry(function: types.FunctionType, calls: Calls, present: _Present, inside
             return await function(*args, **kwargs)
 
     made: Any = functools.wraps(function)(aentry if inspect.iscoroutinefunction(function) else entry)
-    vars(made)[_CALLS] = calls
+    vars(made).update({_CALLS: calls, TWIN_OF: function})
     return made  # type: ignore[no-any-return]
 
 

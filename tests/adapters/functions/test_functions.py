@@ -1,0 +1,358 @@
+"""Functions, methods and objects of plain classes: the same answers and requests, the certain ones side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+from unittest import mock
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.globals import set_llm_cache
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+from llama_index.core import Document, PromptTemplate, VectorStoreIndex
+from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai_like import OpenAILike
+
+from teola_plugin import compare, explain, optimize, optimized, pure
+from teola_plugin.adapters.functions import known, runs
+from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture(params=[True, False], ids=["both frameworks", "LangChain alone"])
+def frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(runs, "has_llamaindex", lambda: False)
+        monkeypatch.setattr(known, "has_llamaindex", lambda: False)
+
+
+def chat(service: Service, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="m", base_url=service.url, api_key="x", max_retries=0, **settings)
+
+
+class Rag:
+    """Asks for three parts, one after the other, and for all of them."""
+
+    style: ClassVar[str] = "plain"
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+        self.asked = 0
+
+    def _part(self, text: str) -> Any:
+        return self.llm.invoke(text).content
+
+    def query(self, text: str, *, parts: int = 3) -> Any:
+        found = [self._part(f"{text} {number} {self.style}") for number in range(parts)]
+        return self._part(" ".join(found))
+
+    async def aquery(self, text: str) -> Any:
+        first, second = await self.llm.ainvoke(f"1 {text}"), await self.llm.ainvoke(f"2 {text}")
+        return first.content + second.content
+
+    def count(self, text: str) -> int:
+        self.asked += 1
+        self._part(text)
+        return self.asked
+
+    def words(self, text: str) -> Iterator[str]:
+        yield self._part(text)
+
+    @optimize
+    def decorated(self, text: str) -> Any:
+        """Decorated."""
+        return self.query(text)
+
+
+def function_of(llm: Any) -> Callable[[str], Any]:
+    chain = ChatPromptTemplate.from_template("about {x}") | llm | StrOutputParser()
+
+    def answer(text: str) -> Any:
+        parts = [chain.invoke({"x": f"{text} {number}"}) for number in range(3)]
+        kept = [part for part in parts if "7" not in llm.invoke(f"judge {part}").content]
+        return llm.invoke(" ".join(kept)).content
+
+    return answer
+
+
+def run(function: Callable[[str], Any]) -> Any:
+    found = function("hive")
+    return asyncio.run(found) if inspect.iscoroutine(found) else found
+
+
+QUERY, AQUERY = (" 0 plain", " 2 plain"), ("1 hive", "2 hive")
+FUNCTIONS: dict[str, tuple[Callable[[Any], Any], tuple[str, str], Callable[[Any], Any]]] = {
+    "a function": (function_of, ("about hive 0", "about hive 2"), run),
+    "a method": (lambda llm: Rag(llm).query, QUERY, run),
+    "a decorated method": (lambda llm: Rag(llm).decorated, QUERY, run),
+    "an object": (Rag, QUERY, lambda rag: run(rag.query)),
+    "a coroutine function": (lambda llm: Rag(llm).aquery, AQUERY, run),
+    "a coroutine function of an object": (Rag, AQUERY, lambda rag: run(rag.aquery)),
+}
+
+
+@pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_parts_of_an_answer_are_asked_for_side_by_side(service: Service, name: str) -> None:
+    make, (first, last), call = FUNCTIONS[name]
+    asked_side_by_side(service, make(chat(service)), first, last, call)
+
+
+def test_what_comes_back_is_of_the_same_kind(service: Service) -> None:
+    rag = Rag(chat(service))
+    function = function_of(rag.llm)
+    fast = optimize(function)
+    assert inspect.isfunction(fast)
+    assert (fast.__name__, inspect.signature(fast)) == ("answer", inspect.signature(function))
+    assert optimize(fast) is fast
+    method = optimize(rag.query)
+    assert inspect.ismethod(method)
+    assert method.__self__ is rag
+    assert inspect.iscoroutinefunction(optimize(rag.aquery))
+    assert Rag.decorated.__doc__ == "Decorated."
+    assert inspect.iscoroutinefunction(optimize(rag).aquery)
+
+
+def test_an_object_shares_its_attributes_with_the_user_s(service: Service) -> None:
+    rag = Rag(chat(service))
+    fast = optimize(rag)
+    assert isinstance(fast, Rag)
+    assert (type(fast).__name__, type(fast).__module__) == ("Rag", __name__)
+    assert [fast.count("a"), rag.count("b"), fast.count("c")] == [1, 2, 3]
+    fast.llm = None
+    assert rag.llm is None
+    assert optimize(fast) is fast
+    assert type(copy.copy(fast)) is type(copy.deepcopy(fast)) is Rag
+    assert type(pickle.loads(pickle.dumps(fast))) is Rag
+
+
+def test_a_generator_method_runs_as_it_is(service: Service) -> None:
+    assert [*optimize(Rag(chat(service))).words("one")] == ["<one>"]
+
+
+def test_a_method_that_is_replaced_afterwards_is_used(service: Service) -> None:
+    fast = optimize(Rag(chat(service)))
+    with mock.patch.object(Rag, "query", lambda self, text: f"{self.asked} {text}"):
+        assert fast.query("x") == "0 x"
+    assert fast.query("x", parts=1) == "<<x 0 plain>>"
+
+
+class Refused(Exception):
+    pass
+
+
+def refusing(llm: Any) -> Callable[[str], Any]:
+    def check(text: str) -> None:
+        if "secret" in text:
+            raise Refused(text)
+
+    def guarded(text: str) -> Any:
+        llm.invoke(f"greet {text}")
+        check(text)
+        return llm.invoke(f"tell {text}").content
+
+    return guarded
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_nothing_behind_a_guard_that_raises_is_asked(service: Service) -> None:
+    fast = optimize(refusing(chat(service)))
+    fast("hello")
+    with counted(service) as found, pytest.raises(Refused, match="a secret"):
+        fast("a secret")
+    assert found == {"chat greet a secret": 1}
+
+
+def test_an_error_is_the_function_s_own(service: Service) -> None:
+    @optimize
+    def failing(llm: Any) -> Any:
+        llm.invoke("a")
+        return {}["b"]
+
+    with pytest.raises(KeyError, match="b") as raised:
+        failing(chat(service))
+    assert raised.traceback[-1].name == "failing"
+
+
+def test_a_response_cache_forbids_early_requests(service: Service) -> None:
+    llm = chat(service)
+    fast = optimize(Rag(llm).query)
+    set_llm_cache(InMemoryCache())
+    try:
+        with counted(service) as found:
+            fast("cached")
+            fast("cached")
+    finally:
+        set_llm_cache(None)
+    assert sum(found.values()) == 4
+    assert optimized(fast).reports[-1].hits == 0
+
+
+class Strict(BaseCallbackHandler):
+    raise_error = True
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        raise Refused
+
+
+def test_a_handler_that_refuses_forbids_early_requests(service: Service) -> None:
+    fast = optimize(Rag(chat(service)).query)
+    fast("first")
+    around = RunnableLambda(lambda text: fast(text))
+    with counted(service) as found, pytest.raises(Refused):
+        around.invoke("refused", {"callbacks": [Strict()]})
+    assert not found
+
+
+def test_a_function_inside_another_is_read_with_it(service: Service) -> None:
+    llm = chat(service)
+
+    @optimize
+    def part(text: str) -> Any:
+        return llm.invoke(text).content
+
+    def whole(text: str) -> Any:
+        return [part(f"{text} 1"), part(f"{text} 2")]
+
+    asked_side_by_side(service, whole, "hive 1", "hive 2", run)
+    assert len(optimized(part).reports) == 2  # of the original
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_what_stands_behind_what_is_not_read_is_asked_for_side_by_side(service: Service) -> None:
+    llm = chat(service)
+    unread: Any = eval("lambda act: act()", {"__name__": "client"})
+
+    def answer(text: str) -> Any:
+        rows = unread(lambda: [f"{text} {number}" for number in range(3)])
+        return [llm.invoke(row).content for row in rows]
+
+    asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+
+
+# --- LlamaIndex ------------------------------------------------------------------------------------------------------
+
+
+def llama(service: Service) -> OpenAILike:
+    return OpenAILike(model="m", api_base=service.url, api_key="x", max_retries=0, is_chat_model=True)
+
+
+def test_a_function_with_a_model_of_llamaindex(service: Service) -> None:
+    llm = llama(service)
+    template = PromptTemplate("about {x}")
+
+    def answer(text: str) -> Any:
+        first = llm.complete(template.format(x=text)).text
+        second = llm.predict(template, x=f"{text} too")
+        return llm.complete(f"{first} {second}").text
+
+    asked_side_by_side(service, answer, "about hive", "about hive too", run)
+
+
+def test_a_function_with_an_engine_of_llamaindex(service: Service) -> None:
+    embedding = OpenAIEmbedding(api_base=service.url, api_key="x", max_retries=0)
+    index = VectorStoreIndex.from_documents([Document(text="bees dance")], embed_model=embedding)
+    engine = index.as_query_engine(llm=llama(service))
+
+    def answer(text: str) -> Any:
+        return [str(engine.query(f"{text} {number}")) for number in range(3)]
+
+    asked_side_by_side(service, answer, "embed ['hive 0']", "embed ['hive 2']", run)
+
+
+def test_a_function_with_models_of_both_frameworks(service: Service) -> None:
+    one, two = llama(service), chat(service)
+
+    def answer(text: str) -> Any:
+        return one.complete(f"{text} 1").text + two.invoke(f"{text} 2").content
+
+    asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+
+
+# --- what stays as it is ---------------------------------------------------------------------------------------------
+
+
+class Ending(Rag):
+    def __del__(self) -> None:
+        pass
+
+
+class Naming(Rag):
+    def name(self) -> str:
+        return type(self).__name__
+
+
+class Slotted:
+    __slots__ = ("llm",)
+
+
+def without_models(text: str) -> str:
+    return text.upper()
+
+
+def generating(llm: Any) -> Iterator[Any]:
+    yield llm.invoke("a")
+
+
+def test_what_is_no_pipeline_comes_back_as_it_is(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    llm = chat(service)
+    others: list[Any] = [
+        Ending(llm),
+        Naming(llm),
+        Slotted(),
+        without_models,
+        generating,
+        json_of,
+        print,
+        "text",
+        3,
+        Rag,
+    ]
+    with caplog.at_level(logging.INFO, "teola_plugin"):
+        assert all(optimize(each) is each for each in others)
+    assert len(caplog.records) == len(others)
+
+
+json_of = copy.copy
+"""A function of the standard library."""
+
+
+def test_a_function_may_still_be_assumed_pure(service: Service) -> None:
+    def plain(text: str) -> str:
+        return text + "!"
+
+    chain = RunnableLambda(plain) | chat(service)
+    assert optimized(optimize(chain, assume_pure=[plain])).assumed
+    assert optimized(optimize(RunnableLambda(pure(plain)) | chat(service)))
+
+
+def test_a_function_is_compared_and_explained(service: Service) -> None:
+    function = function_of(chat(service))
+    found = compare(function, ["a"], repeats=1)
+    assert found.pipeline.endswith("answer")
+    assert not found.differences
+    told = explain(optimize(function), analyze="b")
+    assert "answer: what is certain in 1 function" in told
+    assert "read whole; 7 requests found" in told
+
+
+def test_the_stance_leaves_a_function_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = optimize(Rag(chat(service)).query)
+    monkeypatch.setenv("TEOLA_STANCE", "original")
+    assert fast("a", parts=1) == "<<a 0 plain>>"
+    assert not optimized(fast).reports
