@@ -49,6 +49,7 @@ class Draft(GraphBuilder):
         self._origin = ""
         self._static: list[tuple[object, Any]] = []
         self._conditions: list[Callable[[], bool]] = []
+        self._awaits_run = False
         self._methods = Methods(_METHODS)
 
     def reading(self, component: object) -> None:
@@ -106,6 +107,8 @@ class Draft(GraphBuilder):
 
         `may_raise`: for values that are possible here.
         """
+        if self._awaits_run:
+            function = self._if_it_fits(function)
         fn = self.function(fn, Function(function, is_glue=not is_rehearsal, is_total=not may_raise))
         refs = tuple(Ref(arg) if isinstance(arg, str) else arg for arg in args)
         name = self._add(name, "call", refs, {"fn": fn}, "python", depth)
@@ -145,7 +148,18 @@ class Draft(GraphBuilder):
         self.observed[id(component)] = name
         self.gate(name)
         await_value(component)
+        self._awaits_run = True
         return name
+
+    def _if_it_fits(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that raises LookupError once the graph no longer fits: code of the user's ran before it."""
+
+        def call(*args: Any) -> Any:
+            if not self.still_fits():
+                raise LookupError("a component was changed by the run")
+            return function(*args)
+
+        return call
 
     def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
         """Note the reason why a part of `component` is left to the framework."""

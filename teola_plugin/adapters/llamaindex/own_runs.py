@@ -146,9 +146,28 @@ class OwnRun:
             reply = self._told.asked(request.key)
         for enter in missed:
             enter()
+        self._wait_for_run()
+        return reply
+
+    def awaits_begun(self, request: Request) -> Reply | None:
+        """Return the reply for a component's value, if the framework's run began this call by itself; else None.
+
+        Then the component runs ahead on its own, and must not run beside the call as well.
+        """
+        asked: Any = request.key
+        if asked[0] != "act":
+            return None
+        component, key = request.spec.resource, (TOLD, *asked[1:])
+        with self._lock:
+            has_begun, reply = self._told.has_begun(component, key), self._told.asked(key)
+        if not has_begun:  # the value belongs to the request that is made now
+            return None
+        self._wait_for_run()
+        return reply
+
+    def _wait_for_run(self) -> None:
         self._waits_for_run = True
         self._on_quiet()
-        return reply
 
     def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
         """Return the key of a method's value as the framework's run begins the method; None for unwanted values."""
@@ -264,6 +283,8 @@ class _Line:
         """See `Line`."""
         if request.op == TOLD:
             return self.own.awaits(request)
+        if request.act is not None and (begun := self.own.awaits_begun(request)) is not None:
+            return begun
         self.own.asks(request)
         spec, asides = request.spec, self.asides
         if request.act is not None:
@@ -320,6 +341,10 @@ class _Told:
         if begun.count(key) == 1 and None not in begun:
             self._wanted.add(key)
         return key in self._wanted
+
+    def has_begun(self, component: Any, key: Hashable) -> bool:
+        """Whether the framework's run has begun the next call of a key that is asked for."""
+        return self._begun[id(component)].count(key) > len(self._replies[key])
 
     def asked(self, key: Hashable) -> Reply:
         """Return a reply for the next value of a key."""

@@ -11,6 +11,7 @@ sub-questions.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import types
@@ -38,6 +39,7 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Opaque
+from teola_plugin.adapters.source import node_of
 from teola_plugin.seams import current, inside
 from teola_plugin.trace import Asides, Reading, Traced
 
@@ -163,6 +165,25 @@ class OwnPart:
 _readings: dict[int, Reading] = {}
 
 
+def _changes_others(function: types.FunctionType | None) -> bool:
+    """Whether a method sets attributes of other objects than its own, which may be components that run beside it.
+
+    Nothing that LlamaIndex has begun after the method may come before such a change.
+    """
+    nodes = [node_of(each) for each in functions_in(function)] if function is not None else []
+    return any(_is_change(each) for node in nodes if node is not None for each in ast.walk(node))
+
+
+def _is_change(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=ast.Name("self")):
+            return False
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Call(func=ast.Name("setattr" | "delattr")):
+            return True
+        case _:
+            return False
+
+
 def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
     """Return the run for a call of the component's method, if its function is read."""
     reading = _readings.get(id(component))
@@ -174,7 +195,7 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
 
     is_async = method.startswith("a")
     function = function_of(component, is_async=is_async)
-    blocks = is_async and not inspect.iscoroutinefunction(function)
+    blocks = is_async and not inspect.iscoroutinefunction(function) and not _changes_others(function)
     return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks, roots=[component, function])
 
 

@@ -194,7 +194,7 @@ def _of_settings(run: Run, name: str) -> Any:
     held = own.get(_OF_SETTINGS.get(name, ""))
     if held is None:
         raise Barrier(f"it uses {name} of Settings")
-    return run.load(held)
+    return run.load(run.as_first_read(Settings, name, held))  # the run may set another model meanwhile
 
 
 def _making(cls: Any) -> Handler:

@@ -34,6 +34,7 @@ from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, pieces, stand_in
 from teola_plugin.adapters.llamaindex.transforms import Query
+from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.engines import Foreign
 from teola_plugin.graph import Ref
@@ -66,6 +67,11 @@ class _Search:
     retriever: VectorIndexRetriever
     embedded: Asked
     asked: Asked | None
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether requests leave this process."""
+        return any(each.spec.is_outside for each in (self.embedded, self.asked) if each)
 
     def nodes(self, query: str, found: Any) -> Nodes:
         """Return the nodes of `found`: the store's own columns, or the query vector for a store in this process."""
@@ -176,10 +182,12 @@ def _add_fusion(draft: Draft, fusion: Any, query: Query) -> str:
     wanted = fusion.num_queries - 1
     queries = _add_queries(draft, fusion, wanted, query.text) if wanted > 0 else None
     is_known = all(searches) and (queries or wanted <= 0)
+    others = [r for r, search in zip(fusion._retrievers, searches, strict=True) if search is None]
+    is_gated = not all(map(only_asks, others))  # they take turns with the searches, may raise, and change settings
     found: list[str] = []
     vectors: tuple[str, ...] = ()
     for search in searches:
-        if search is None:
+        if search is None or (is_gated and search.is_outside):
             continue
         if not vectors or fusion.use_async:  # else the first retriever leaves its vector in the bundle for all
             vectors = (_add_vector(draft, search, "q0", query),)

@@ -58,9 +58,10 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, ques
     draft.reading(synthesizer)
     if not _is_readable(draft, synthesizer):
         return None
-    draft.rely_on(synthesizer._llm)
-    draft.cover(synthesizer)
     prompts = _Prompts(synthesizer)
+    draft.rely_on(synthesizer._llm)
+    draft.rely_on_that(prompts.has_its_model)
+    draft.cover(synthesizer)
     first = prompts.first()
     if is_stream(first.payload) and not isinstance(synthesizer, TreeSummarize):
         draft.leave("TB210", synthesizer)
@@ -142,10 +143,15 @@ def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
 
 
 class _Prompts:
-    """The requests of a synthesizer, from its rehearsals. The settings are read anew each time."""
+    """The requests of a synthesizer, from its rehearsals. The settings are read anew each time, the model is not."""
 
     def __init__(self, synthesizer: BaseSynthesizer) -> None:
         self._synthesizer = synthesizer
+        self._llm = synthesizer._llm
+
+    def has_its_model(self) -> bool:
+        """Whether the synthesizer still has the model that the graph asks."""
+        return self._synthesizer._llm is self._llm
 
     def asked(self, question: str, nodes: Sequence[NodeWithScore], is_async: bool = False) -> list[Asked]:
         """Return every request, in order; from the second on, requests may depend on unknown answers."""

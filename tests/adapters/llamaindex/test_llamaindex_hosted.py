@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index.core.embeddings import BaseEmbedding
@@ -18,10 +18,12 @@ from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor import LLMRerank
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
@@ -33,6 +35,7 @@ from teola_plugin.adapters.llamaindex.hosted_embeddings import instrument_loaded
 from teola_plugin.adapters.llamaindex.own_runs import innermost
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_workflows import HAS_ENGINE
+from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from teola_plugin.events import Retired
@@ -50,9 +53,9 @@ def embedder(service: Service, **settings: Any) -> Any:
     return openai.OpenAIEmbedding(**{"api_key": "none", "api_base": service.url, "max_retries": 0, **settings})
 
 
-def chat(service: Service) -> Any:
+def chat(service: Service, name: str = "m") -> Any:
     return OpenAILike(
-        model="m", api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
+        model=name, api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
     )
 
 
@@ -353,10 +356,57 @@ def test_an_engine_behind_what_is_not_read_is_asked_as_often(
     assert optimized(fast).reports[-1].wasted == 0
 
 
+def test_an_engine_that_the_run_has_come_to_is_not_asked_beside_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading goes on late, when the run is in the second engine."""
+    engine = Behind(engine=plain(service), words=("hive 1", "hive 2", "hive 3"))
+    with counted(service) as original:
+        answer = asked(engine, is_async=False)
+    evaluate, service.lasts_s = Prediction._evaluate, 0.05
+
+    def late(self: Prediction) -> None:
+        time.sleep(0.13)
+        evaluate(self)
+
+    monkeypatch.setattr(Prediction, "_evaluate", late)
+    fast = optimize(engine)
+    with counted(service) as made:
+        assert asked(fast, is_async=False) == answer
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
 def test_the_value_of_an_engine_that_was_asked_before_is_not_told_from_that_time(service: Service) -> None:
     fast = optimize(Behind(engine=plain(service), words=("hive 1", "hive 2"), is_asked=True))
     asked(fast, is_async=False)
     assert "already" in str(explain(fast))
+
+
+class Swapping(CustomQueryEngine):
+    """Asks the model of the settings, and sets another one."""
+
+    other: Any
+
+    def custom_query(self, query_str: str) -> str:
+        said = [str(Settings.llm.complete(f"first {n}")) for n in range(3)]
+        Settings.llm = self.other
+        return str([*said, *(str(Settings.llm.complete(f"second {n}")) for n in range(3))])
+
+
+def test_a_model_of_the_settings_that_the_function_replaces_is_asked_as_often(service: Service) -> None:
+    found = []
+    service.lasts_s = 0.02
+    before = Settings._llm
+    try:
+        for wrap in (lambda engine: engine, optimize):
+            Settings.llm = chat(service)
+            with counted(service) as made:
+                answer = asked(wrap(Swapping(other=chat(service, "m2"))), is_async=False)
+            found.append((answer, made))
+    finally:
+        Settings._llm = before
+    assert found[0] == found[1]
 
 
 # --- what comes with an event ----------------------------------------------------------------------------------------
@@ -450,3 +500,122 @@ def test_what_stands_behind_a_search_for_a_text_to_come_is_asked_early(service: 
     assert not service.has_waited_in_vain
     assert made == original
     assert optimized(fast).reports[-1].wasted == 0
+
+
+class Checking(BaseNodePostprocessor):
+    """Asks about what was found, and then changes an object of the pipeline."""
+
+    llm: LLM
+    change: Any = None
+
+    def _postprocess_nodes(self, nodes: list[Any], query_bundle: Any = None) -> list[Any]:
+        for node in nodes:
+            self.llm.complete(f"Check {node.text}")
+        self.change()
+        return nodes
+
+
+def checked(service: Service, *more: Any, **settings: Any) -> tuple[Any, Checking]:
+    """A query engine that checks what it has found, and its check."""
+    llm = chat(service)
+    check = Checking(llm=llm)
+    settings = {"llm": llm, "response_mode": "accumulate", **settings}
+    return RetrieverQueryEngine.from_args(retriever(service), node_postprocessors=[check, *more], **settings), check
+
+
+def other_model(service: Service, part: str) -> Any:
+    """A query engine whose own check gives another of its parts another model."""
+    new = chat(service).model_copy(update={"model": "new"})
+    reranker = LLMRerank(llm=chat(service), choice_batch_size=1)
+    engine, check = checked(service, *([reranker] if part == "reranker" else ()))
+    synthesizer = get_response_synthesizer(llm=new)
+    changes: dict[str, Callable[[], object]] = {
+        "reranker": lambda: setattr(reranker, "llm", new),
+        "model": lambda: setattr(engine._response_synthesizer, "_llm", new),
+        "synthesizer": lambda: setattr(engine, "_response_synthesizer", synthesizer),
+    }
+    check.change = changes[part]
+    return engine
+
+
+@pytest.mark.parametrize("part", ["reranker", "model", "synthesizer"])
+def test_a_model_that_the_run_replaces_is_not_asked(part: str, service: Service) -> None:
+    engine, fast = other_model(service, part), optimize(other_model(service, part))
+    with counted(service) as plain:
+        answer = str(engine.query(QUESTION))
+    with counted(service) as made:
+        assert str(fast.query(QUESTION)) == answer
+    assert made == plain
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.misses > 0, report.hits + report.shared > 0) == (0, True, True)
+
+
+def test_a_model_that_is_replaced_between_two_calls_is_not_asked(service: Service) -> None:
+    engine = RetrieverQueryEngine.from_args(retriever(service), llm=chat(service), response_mode="accumulate")
+    fast = optimize(engine)
+    fast.query(QUESTION)
+    assert optimized(fast).reports[-1].misses == 0
+    engine._response_synthesizer._llm = chat(service)
+    with counted(service) as plain:
+        answer = str(engine.query(QUESTION))
+    with counted(service) as made:
+        assert str(fast.query(QUESTION)) == answer
+    assert made == plain
+
+
+class Refusing(BaseRetriever):
+    """Finds one text, unless it is asked about the second hive. May set how many numbers a vector has."""
+
+    def __init__(self, model: Any = None) -> None:
+        self.model = model
+        super().__init__()
+
+    def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+        if self.model is not None:
+            self.model.dimensions = 8
+        elif "2" in query_bundle.query_str:
+            raise ValueError("no such hive")
+        return [NodeWithScore(node=TextNode(text=query_bundle.query_str, id_=query_bundle.query_str), score=0.5)]
+
+
+@pytest.mark.parametrize(("changes", "use_async"), [(False, False), (True, False), (True, True)])
+def test_a_search_that_takes_turns_with_a_retriever_of_the_users_is_not_made_early(
+    changes: bool, use_async: bool, service: Service
+) -> None:
+    def outcome(made: Callable[[Any], Any]) -> Any:
+        stock = retriever(service)
+        both = [Refusing(stock._embed_model if changes else None), stock]
+        prompt = "Split {num_queries} {query}"
+        fusion = made(QueryFusionRetriever(both, chat(service), prompt, num_queries=4, use_async=use_async))
+        service.forget()
+        try:
+            found: Any = asyncio.run(fusion.aretrieve(QUESTION)) if use_async else fusion.retrieve(QUESTION)
+        except ValueError as e:
+            found = str(e)
+        return str(found), sorted(service.asked)
+
+    assert outcome(optimize) == outcome(lambda fusion: fusion)
+
+
+class Widening(BaseRetriever):
+    """Asks a model, and then lets another retriever find more."""
+
+    def __init__(self, llm: Any, other: Any) -> None:
+        self.llm, self.other = llm, other
+        super().__init__()
+
+    def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+        self.llm.complete(f"Look for {query_bundle.query_str}")
+        self.other.similarity_top_k = 4
+        return []
+
+
+def test_what_a_function_on_the_loop_changes_is_changed_before_what_began_after_it(service: Service) -> None:
+    def found(made: Callable[[Any], Any]) -> Any:
+        stock = retriever(service)
+        both = [Widening(chat(service), stock), stock]
+        fusion = QueryFusionRetriever(both, chat(service), num_queries=1, use_async=True, similarity_top_k=9)
+        return [node.text for node in asyncio.run(made(fusion).aretrieve(QUESTION))]
+
+    assert len(found(lambda fusion: fusion)) == 4
+    assert found(optimize) == found(lambda fusion: fusion)
