@@ -20,7 +20,8 @@ def answer(question: str) -> str:
     parts = [llm.invoke(f"Part {number} of: {question}").text for number in range(3)]
     kept = []
     for part in parts:
-        if "no" not in llm.invoke(f"Does this help with {question!r}? {part}").text.split():
+        judged = llm.invoke(f"Does this help with {question!r}? {part}").text
+        if "no" not in judged.split():
             kept.append(part)
     return llm.invoke(f"{question}\n{kept}").text
 
