@@ -8,7 +8,7 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 from unittest import mock
 
 import pytest
@@ -19,6 +19,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
+from langgraph.graph import START, StateGraph
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai_like import OpenAILike
@@ -292,6 +293,30 @@ def test_what_stands_behind_what_is_not_read_is_asked_for_side_by_side(service: 
         return [llm.invoke(row).content for row in rows]
 
     asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+
+
+class Told(TypedDict, total=False):
+    text: str
+    first: str
+    second: str
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_an_optimized_graph_inside_a_function_runs_ahead_by_itself(service: Service) -> None:
+    llm = chat(service)
+    graph = StateGraph(Told)
+    graph.add_node("one", lambda state: {"first": llm.invoke(f"{state['text']} 1").content})
+    graph.add_node("two", lambda state: {"second": llm.invoke(f"{state['text']} 2").content})
+    graph.add_edge(START, "one").add_edge("one", "two")
+    app: Any = optimize(graph.compile())
+
+    def answer(text: str) -> Any:
+        found = app.invoke({"text": text})
+        return [llm.invoke(f"{found['first']} {number}").content for number in (3, 4)]
+
+    asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+    asked_side_by_side(service, answer, "<hive 1> 3", "<hive 1> 4", run)
+    assert optimized(app).reports
 
 
 # --- LlamaIndex ------------------------------------------------------------------------------------------------------
