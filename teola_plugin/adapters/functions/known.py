@@ -125,7 +125,7 @@ def held_by(values: Iterable[Any]) -> Iterator[Any]:
         seen.add(id(each))
         yield each
         kind = type(each)
-        if kind in (list, tuple, set, frozenset):
+        if foreign.is_one_of(kind, (list, tuple, set, frozenset)):  # a metaclass may define `__eq__`
             todo += each
         elif kind is dict:
             todo += each.values()

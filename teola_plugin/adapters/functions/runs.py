@@ -147,7 +147,7 @@ class Following:
             barrier: Barrier | None = None
             try:
                 found = call(run, run.load(entered.function), tuple(args), dict(kwargs))
-                if type(found) is Pending:
+                if entered.is_async and type(found) is Pending:  # who calls others awaits the coroutine, or nobody does
                     found.force()
             except Barrier as e:
                 barrier = e

@@ -17,6 +17,7 @@ from teola_plugin.adapters.functions.askers import may_run_ahead
 from teola_plugin.adapters.functions.known import functions_of, plain_function
 from teola_plugin.adapters.functions.runs import Entered, running
 from teola_plugin.adapters.methods import attribute_of
+from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.source import TWIN_OF
 from teola_plugin.seams import current, function_active
 from teola_plugin.trace import Reading
@@ -45,17 +46,55 @@ def calls_of(pipeline: Any) -> Calls | None:
 
 
 def _method(pipeline: Any, name: str, function: types.FunctionType, calls: Calls, reading: Reading) -> Any:
-    """Return the method of an object's twin. The reader reads the user's own object."""
+    """Return the method of an object's twin. The method runs on the user's own object, and so does the reader."""
     cls = type(pipeline)
 
     def present(args: tuple[Any, ...]) -> Any:  # the method may be replaced after `optimize`
-        now = attribute_of(cls, name)
-        return function if now is function else lambda *rest, **kwargs: now.__get__(args[0], cls)(*rest[1:], **kwargs)
+        if attribute_of(cls, name) is function:
+            return function
+        return lambda *rest, **kwargs: getattr(rest[0], name)(*rest[1:], **kwargs)
 
     def inside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        return _inside(calls, reading, Entered(function, (pipeline, *args[1:]), kwargs))
+        return _inside(calls, reading, Entered(function, args, kwargs))
 
-    return _entry(function, calls, present, inside)
+    def own(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (_own(pipeline, args[0]), *args[1:]) if args and calls_of(args[0]) is calls else args
+
+    return _entry(function, calls, present, inside, own)
+
+
+def _own(pipeline: Any, twin: Any) -> Any:
+    """Return the object of the user's class behind a twin: the user's own, unless the twin was copied by hand."""
+    if vars(twin) is vars(pipeline):
+        return pipeline
+    made = object.__new__(type(pipeline))
+    object.__setattr__(made, "__dict__", vars(twin))
+    return made
+
+
+class _Own:
+    """An attribute with code (a property, a class method), as the user's own object and class have it."""
+
+    def __init__(self, pipeline: Any, name: str) -> None:
+        self._pipeline, self._name = pipeline, name
+
+    def __get__(self, twin: Any, cls: type) -> Any:
+        return getattr(type(self._pipeline) if twin is None else _own(self._pipeline, twin), self._name)
+
+    def __set__(self, twin: Any, value: Any) -> None:
+        setattr(_own(self._pipeline, twin), self._name, value)
+
+    def __delete__(self, twin: Any) -> None:
+        delattr(_own(self._pipeline, twin), self._name)
+
+
+def _with_code(cls: type) -> Iterator[str]:
+    """Yield the names of attributes of a class that run code where they are looked up, other than methods."""
+    for each in foreign.mro_of(cls)[:-1]:
+        for name, value in foreign.namespace_of(each).items():
+            is_method = type(value) in (types.FunctionType, staticmethod)
+            if name[:2] != "__" and not is_method and foreign.is_descriptor(value):
+                yield name
 
 
 def _object(pipeline: Any, calls: Calls, entries: Mapping[str, Any]) -> Any:
@@ -72,6 +111,7 @@ def _object(pipeline: Any, calls: Calls, entries: Mapping[str, Any]) -> Any:
         "__reduce_ex__": lambda self, protocol: pipeline.__reduce_ex__(min(protocol, 1)),
         "__copy__": lambda self: copy.copy(pipeline),
         "__deepcopy__": lambda self, memo: copy.deepcopy(pipeline, memo),
+        **{name: _Own(pipeline, name) for name in _with_code(cls)},
         **entries,
     }
     twin: Any = object.__new__(type(cls.__name__, (cls,), namespace))
@@ -83,36 +123,57 @@ def _object(pipeline: Any, calls: Calls, entries: Mapping[str, Any]) -> Any:
 
 _Present = Callable[[tuple[Any, ...]], Callable[..., Any]]
 _Inside = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]]
+_Owned = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
-def _entry(function: types.FunctionType, calls: Calls, present: _Present, inside: _Inside) -> types.FunctionType:
-    """Return a function of the same kind. `present`: what to run now; `inside`: the call around it."""
+def _entry(
+    function: types.FunctionType, calls: Calls, present: _Present, inside: _Inside, own: _Owned = lambda args: args
+) -> types.FunctionType:
+    """Return a function of the same kind. `present`: what to run now; `inside`: the call around it; `own`: its
+    arguments.
+    """
 
-    def entry(*args: Any, **kwargs: Any) -> Any:
+    def entry(*given: Any, **kwargs: Any) -> Any:
+        args = own(given)
         now = present(args)
         if current() is not None or now is not function:
-            return now(*args, **kwargs)
+            return _handed_back(now(*args, **kwargs), args, given)
         with inside(args, kwargs):
-            return function(*args, **kwargs)
+            return _handed_back(function(*args, **kwargs), args, given)
 
-    async def aentry(*args: Any, **kwargs: Any) -> Any:
+    async def aentry(*given: Any, **kwargs: Any) -> Any:
+        args = own(given)
         now = present(args)
         if current() is not None or now is not function:
-            return await now(*args, **kwargs)
+            return _handed_back(await now(*args, **kwargs), args, given)
         with inside(args, kwargs):
-            return await function(*args, **kwargs)
+            return _handed_back(await function(*args, **kwargs), args, given)
 
     made: Any = functools.wraps(function)(aentry if inspect.iscoroutinefunction(function) else entry)
     vars(made).update({_CALLS: calls, TWIN_OF: function})
     return made  # type: ignore[no-any-return]
 
 
+def _handed_back(value: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    """Return the twin for a method that returns its own object."""
+    return given[0] if args is not given and value is args[0] else value
+
+
 @contextmanager
 def _inside(calls: Calls, reading: Reading, entered: Entered) -> Iterator[None]:
-    inputs: Sequence[Any] = [entered] if may_run_ahead() else []
-    call = calls.open(inputs, loop=asyncio.get_running_loop() if entered.is_async else None)
+    loop = _loop() if entered.is_async else None
+    is_driven = entered.is_async and loop is None  # a coroutine may be driven by hand, or by another library
+    inputs: Sequence[Any] = [entered] if may_run_ahead() and not is_driven else []
+    call = calls.open(inputs, loop=loop)
     try:
         with function_active(call.session), running(entered, reading) if inputs else nullcontext():
             yield
     finally:
         call.close()
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -24,7 +24,7 @@ from teola_plugin.trace import Reading
 def followed(held: Iterable[Any]) -> Callable[[Any], Following]:
     """Return the follower of a function. `held`: what the function may use; the components have parts of their own."""
     instrument_loaded()
-    roots = [each for each in held if isinstance(each, HOLDERS)]
+    roots = [each for each in held if issubclass(type(each), HOLDERS)]  # `isinstance` runs a proxy's `__class__`
     components = {id(each): each for root in roots for each in reachable(root) if isinstance(each, HOLDERS)}.values()
     parts = Parts(parts_among([*components]), [own_part(each) for each in components if is_read(each)])
     return parts.follow
@@ -37,7 +37,7 @@ def running(
 
     def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
         found = call(run, run.load(function), tuple(given[0]), dict(given[1]))
-        return found.force() if type(found) is Pending else found
+        return found.force() if is_async and type(found) is Pending else found
 
     make = partial(_Asker, others)
     own = OwnRun(

@@ -77,6 +77,7 @@ class OwnRun:
     _left_alone: list[Callable[[], bool]] = field(default_factory=list)
     _waits_for_run: bool = False
     _on_quiet: Callable[[], object] = lambda: None
+    _made: Callable[[], int] = lambda: 0
 
     # --- the prediction ----------------------------------------------------------------------------------------------
 
@@ -113,6 +114,7 @@ class OwnRun:
 
         listener = Listener(lambda: self if self._is_running() else NOWHERE, roots=self.roots)
         asides.when_asked(listener.hear)
+        self._made = lambda: asides.progress().asked
         self.prediction = Prediction(
             asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
         )
@@ -229,14 +231,23 @@ class OwnRun:
     # --- components inside of it -------------------------------------------------------------------------------------
 
     def takes(self, component: Any, enter: Callable[[], object]) -> bool:
-        """Whether the run of a component inside this run is predicted, or may be: then `enter` is called if not."""
+        """Whether the run of a component inside this run is predicted, or may be: then `enter` is called if not.
+
+        `enter` is not called late if the framework's run has made a request by then: that one would be made once more.
+        """
+        made = self._made()
+
+        def enter_late() -> None:
+            if self._made() == made:
+                enter()
+
         with self._lock:
             if self._has_reached(component):
                 return True
             if self.is_over or id(component) in self._told.components:
                 self._told.enters(self._told.begun_by_thread(component))
                 return False
-            self._left.append((component, self._noting(component, enter)))
+            self._left.append((component, self._noting(component, enter_late)))
             return True
 
     def foresees(self, component: Any) -> bool:

@@ -21,6 +21,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, StateGraph
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
@@ -319,6 +320,142 @@ def test_an_optimized_graph_inside_a_function_runs_ahead_by_itself(service: Serv
     assert optimized(app).reports
 
 
+@pytest.mark.usefixtures("frameworks")
+def test_a_coroutine_that_a_function_returns_is_not_asked_for_before_it_is_awaited(service: Service) -> None:
+    llm = chat(service)
+
+    async def later(text: str) -> Any:
+        return llm.invoke(f"later {text}").content
+
+    @optimize
+    def function(text: str) -> Any:
+        llm.invoke(f"1 {text}")
+        llm.invoke(f"2 {text}")
+        return later(text)
+
+    service.lasts_s = 0.1
+    with counted(service) as found:
+        function("dropped").close()
+    assert found == {"chat 1 dropped": 1, "chat 2 dropped": 1}
+    assert optimized(function).reports[-1].hits == 1
+    with counted(service) as found:
+        assert asyncio.run(function("awaited")) == "<later awaited>"
+    assert found == {"chat 1 awaited": 1, "chat 2 awaited": 1, "chat later awaited": 1}
+
+
+def test_a_coroutine_runs_without_an_event_loop(service: Service) -> None:
+    llm = chat(service)
+
+    @optimize
+    async def function(text: str) -> Any:
+        return llm.invoke(text).content
+
+    with pytest.raises(StopIteration) as ended:
+        function("by hand").send(None)
+    assert ended.value.value == "<by hand>"
+
+
+class Shop(Rag):
+    """Its class counts, and knows the objects."""
+
+    count_of_class: ClassVar[int] = 0
+    known: ClassVar[list[Any]] = []
+
+    @classmethod
+    def count_all(cls) -> type:
+        cls.count_of_class += 1
+        return cls
+
+    @property
+    def is_shop(self) -> bool:
+        return type(self) is Shop
+
+    @is_shop.setter
+    def is_shop(self, value: bool) -> None:
+        self.known.append(self)
+
+    def sell(self, text: str) -> Any:
+        found = [self._part(f"{text} {number}") for number in range(2)]
+        return self.count_all() is Shop, self.is_shop, named(self), self in self.known, found
+
+    def itself(self) -> Any:
+        return self
+
+    async def aitself(self) -> Any:
+        return self
+
+
+def named(value: object) -> bool:
+    return type(value) is Shop
+
+
+def copied(value: Any) -> Any:
+    made = object.__new__(type(value))
+    vars(made).update(vars(value), llm=value.llm.bind(stop=["x"]))
+    return made
+
+
+def test_methods_run_on_the_user_s_own_object(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shop, "count_of_class", 0)
+    shop = Shop(chat(service))
+    monkeypatch.setattr(Shop, "known", [shop])
+    fast = optimize(shop)
+    service.lasts_s = 0.1
+    assert fast.sell("a") == (True, True, True, True, ["<a 0>", "<a 1>"])
+    assert optimized(fast).reports[-1].hits == 1
+    assert Shop.count_of_class == 1
+    assert fast.count_all() is type(fast).count_all() is Shop
+    assert fast.is_shop
+    fast.is_shop = True
+    assert Shop.known == [shop, shop]
+    assert fast.itself() is fast
+    assert asyncio.run(fast.aitself()) is fast
+    other = copied(fast)
+    with counted(service) as found:
+        assert other.sell("b") == (True, True, True, False, ["<b 0>", "<b 1>"])
+    assert sum(found.values()) == 2
+
+
+def test_a_method_that_is_mocked_or_deleted_afterwards(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = optimize(Rag(chat(service)))
+    with mock.patch.object(Rag, "query", return_value="mocked") as mocked:
+        assert fast.query("x") == "mocked"
+    mocked.assert_called_once_with("x")
+    monkeypatch.delattr(Rag, "query")
+    with pytest.raises(AttributeError, match="'Rag' object has no attribute 'query'"):
+        fast.query("x")
+
+
+class Lazy:
+    """A proxy that connects once its class is asked for."""
+
+    @property
+    def __class__(self) -> Any:
+        raise Refused("connected")
+
+
+class Equal(type):
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    __hash__ = type.__hash__
+
+
+class Same(metaclass=Equal):
+    pass
+
+
+@pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("make", [Lazy, Same])
+def test_objects_that_a_function_mentions_run_nothing(service: Service, make: Callable[[], Any]) -> None:
+    llm, mentioned = chat(service), make()
+
+    def answer(text: str) -> Any:
+        return mentioned.go() if text == "never" else [llm.invoke(f"{text} {number}").content for number in (1, 2)]
+
+    asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+
+
 # --- LlamaIndex ------------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +484,66 @@ def test_a_function_with_an_engine_of_llamaindex(service: Service) -> None:
         return [str(engine.query(f"{text} {number}")) for number in range(3)]
 
     asked_side_by_side(service, answer, "embed ['hive 0']", "embed ['hive 2']", run)
+
+
+def test_a_batch_of_texts_is_embedded_once(service: Service) -> None:
+    llm, embedding = llama(service), OpenAIEmbedding(api_base=service.url, api_key="x", max_retries=0)
+
+    @optimize
+    def answer(text: str) -> Any:
+        first, second = llm.complete(f"{text} 1").text, llm.complete(f"{text} 2").text
+        return first, second, embedding.get_text_embedding_batch([text, "b"])
+
+    service.lasts_s = 0.05
+    with counted(service) as found:
+        answer("a")
+    assert found == {"chat a 1": 1, "chat a 2": 1, "embed ['a', 'b'] None": 1}
+    assert optimized(answer).reports[-1].hits == 1
+
+
+def test_an_engine_that_the_run_has_begun_is_not_asked_beside_it(service: Service) -> None:
+    embedding = OpenAIEmbedding(api_base=service.url, api_key="x", max_retries=0)
+    index = VectorStoreIndex.from_documents([Document(text="bees dance")], embed_model=embedding)
+    engine = index.as_query_engine(llm=llama(service))
+
+    def answer(text: str) -> Any:
+        return [str(engine.query(f"{text} {number}")) for number in range(4)]
+
+    fast, service.lasts_s = optimize(answer), 0.04
+    with counted(service) as original:
+        answer("hive")
+    for _ in range(4):
+        with counted(service) as made:
+            fast("hive")
+        assert made == original
+        assert optimized(fast).reports[-1].hits
+
+
+class Asking(Workflow):
+    llm: Any
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=[(await self.llm.acomplete(f"{ev.text} {number}")).text for number in range(2)])
+
+
+def test_an_optimized_workflow_in_a_function_asks_as_often(service: Service) -> None:
+    workflow = Asking(timeout=10)
+    workflow.llm = llama(service)
+    workflow = optimize(workflow)
+
+    async def answer(text: str) -> Any:
+        before = [(await workflow.llm.acomplete(f"before {number}")).text for number in range(2)]
+        return before, await workflow.run(text=text), await workflow.run(text=f"{text} too")
+
+    fast, service.lasts_s = optimize(answer), 0.04
+    with counted(service) as original:
+        asyncio.run(answer("hive"))
+    for _ in range(4):
+        with counted(service) as made:
+            asyncio.run(fast("hive"))
+        assert made == original
+        assert optimized(fast).reports[-1].hits
 
 
 def test_a_function_with_models_of_both_frameworks(service: Service) -> None:
