@@ -247,6 +247,9 @@ def optimize(
 ) -> P:  # fmt: skip
     """Return a faster object of the same type, with the same answers, callbacks and errors.
 
+    A pipeline is a LangChain runnable, a LangGraph graph, a LlamaIndex component, or a function, a method or an object
+    of a plain class that uses these; `optimize` also decorates functions and methods.
+
     The user's object is left unchanged. A pipeline with nothing to run ahead comes back as the same object; so does an
     object which is no known pipeline, with a warning. An optimized object comes back unchanged unless the options
     differ.

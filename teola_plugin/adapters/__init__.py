@@ -27,7 +27,8 @@ from teola_plugin.trace import Traced
 
 SUPPORTED = (
     "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex components"
-    " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows)"
+    " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows), and functions,"
+    " methods and objects of plain classes that use these"
 )
 """The supported frameworks, in words."""
 

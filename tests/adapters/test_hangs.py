@@ -250,6 +250,14 @@ def test_a_call_that_is_taken_over_leaves_the_queue() -> None:
     assert reply.outcome is None
 
 
+def test_one_of_several_callers_takes_a_queued_call_over() -> None:
+    """The framework's run and a function running ahead wait for the same call."""
+    outer, inner = Reply(), Reply()
+    queued_calls.queued(Foreign("a", str), outer)
+    inner.queued = outer.queued
+    assert [queued_calls.taken_over(reply) for reply in (inner, outer, inner)] == [outer, None, None]
+
+
 def test_who_gives_a_queued_call_up_reaches_its_engine() -> None:
     reply, told = Reply(), []
     _, asked = queued_calls.queued(Foreign("a", str), reply)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.reader.asking import NOT_MINE, Asker
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Opaque
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, type_name
 
 
 def has_langchain() -> bool:
@@ -22,6 +23,14 @@ def has_llamaindex() -> bool:
     return "llama_index.core" in sys.modules
 
 
+_FOLLOWED = ("CompiledStateGraph",)
+"""Pipelines that run ahead in calls of their own inside a function."""
+
+
+def _refuse(what: str, run: Run, args: Any, kwargs: Any) -> Any:
+    raise Barrier(what, "optimize it as well: it runs ahead by itself inside of the function")
+
+
 class Askers:
     """Implements `asking.Asker`: the first asker that knows an object answers."""
 
@@ -30,6 +39,9 @@ class Askers:
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""
+        kind = type_name(type(owner.held))
+        if kind in _FOLLOWED and name in ("invoke", "ainvoke", "run"):
+            return Callee(partial(_refuse, f"it runs a {kind}"), name)
         return self._first("attribute", run, owner, name)
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from teola_plugin.adapters.functions.known import functions_of, plain_function
 from teola_plugin.adapters.functions.runs import Entered, running
 from teola_plugin.adapters.methods import attribute_of
 from teola_plugin.adapters.source import TWIN_OF
-from teola_plugin.seams import active, current
+from teola_plugin.seams import current, function_active
 from teola_plugin.trace import Reading
 
 _CALLS = "__teola_calls__"
@@ -112,7 +112,7 @@ def _inside(calls: Calls, reading: Reading, entered: Entered) -> Iterator[None]:
     inputs: Sequence[Any] = [entered] if may_run_ahead() else []
     call = calls.open(inputs, loop=asyncio.get_running_loop() if entered.is_async else None)
     try:
-        with active(call.session), running(entered, reading) if inputs else nullcontext():
+        with function_active(call.session), running(entered, reading) if inputs else nullcontext():
             yield
     finally:
         call.close()

@@ -143,24 +143,26 @@ class OwnRun:
             self._told.components.add(id(component))
             missed = [enter for each, enter in self._left if each is component]
             self._left = [(each, enter) for each, enter in self._left if each is not component]
-            reply = self._told.asked(request.key)
         for enter in missed:
             enter()
+        with self._lock:
+            self._told.is_alone(request.key)
+            reply = self._told.asked(request.key)
         self._wait_for_run()
         return reply
 
-    def awaits_begun(self, request: Request) -> Reply | None:
-        """Return the reply for a component's value, if the framework's run began this call by itself; else None.
+    def awaits_entered(self, request: Request) -> Reply | None:
+        """Return the reply for a component's value, if the framework's run has entered the component; else None.
 
         Then the component runs ahead on its own, and must not run beside the call as well.
         """
         asked: Any = request.key
         if asked[0] != "act":
             return None
-        component, key = request.spec.resource, (TOLD, *asked[1:])
+        key = (TOLD, *asked[1:])
         with self._lock:
-            has_begun, reply = self._told.has_begun(component, key), self._told.asked(key)
-        if not has_begun:  # the value belongs to the request that is made now
+            is_alone, reply = self._told.is_alone(key), self._told.asked(key)
+        if not is_alone:  # the value belongs to the request that is made now
             return None
         self._wait_for_run()
         return reply
@@ -232,8 +234,9 @@ class OwnRun:
             if self._has_reached(component):
                 return True
             if self.is_over or id(component) in self._told.components:
+                self._told.enters(self._told.begun_by_thread(component))
                 return False
-            self._left.append((component, enter))
+            self._left.append((component, self._noting(component, enter)))
             return True
 
     def foresees(self, component: Any) -> bool:
@@ -262,6 +265,17 @@ class OwnRun:
         for enter in missed:
             enter()
 
+    def _noting(self, component: Any, enter: Callable[[], object]) -> Callable[[], None]:
+        """Return a function that enters a component and records that the call runs ahead on its own."""
+        key = self._told.begun_by_thread(component)
+
+        def enter_alone() -> None:
+            with self._lock:
+                self._told.enters(key)
+            enter()
+
+        return enter_alone
+
 
 def _wake(loop: asyncio.AbstractEventLoop, quiet: asyncio.Future[None]) -> None:
     def wake() -> None:
@@ -283,8 +297,8 @@ class _Line:
         """See `Line`."""
         if request.op == TOLD:
             return self.own.awaits(request)
-        if request.act is not None and (begun := self.own.awaits_begun(request)) is not None:
-            return begun
+        if request.act is not None and (entered := self.own.awaits_entered(request)) is not None:
+            return entered
         self.own.asks(request)
         spec, asides = request.spec, self.asides
         if request.act is not None:
@@ -323,6 +337,8 @@ class _Told:
         self._values: dict[Hashable, list[Any]] = defaultdict(list)
         self._replies: dict[Hashable, list[Reply]] = defaultdict(list)
         self._only_ask: dict[int, bool] = {}
+        self._begun_here: dict[int, tuple[int, Hashable]] = {}
+        self._alone: Counter[Hashable] = Counter()
 
     def is_known(self, component: Any) -> bool:
         """Whether the component only asks, so nothing awaits the reported value."""
@@ -334,6 +350,7 @@ class _Told:
     def begins(self, component: Any, key: Hashable | None) -> None:
         """Record that a method of a component begins. `key`: of the method's value, None if the value is unwanted."""
         self._begun[id(component)].append(key)
+        self._begun_here[threading.get_ident()] = id(component), key
 
     def reports(self, component: Any, key: Hashable) -> bool:
         """Whether the framework's run reports a value of a component that only asks: of the first such call."""
@@ -342,9 +359,21 @@ class _Told:
             self._wanted.add(key)
         return key in self._wanted
 
-    def has_begun(self, component: Any, key: Hashable) -> bool:
-        """Whether the framework's run has begun the next call of a key that is asked for."""
-        return self._begun[id(component)].count(key) > len(self._replies[key])
+    def begun_by_thread(self, component: Any) -> Hashable | None:
+        """Return the key of the component's call that this thread has just begun."""
+        number, key = self._begun_here.get(threading.get_ident(), (0, None))
+        return key if number == id(component) else None
+
+    def enters(self, key: Hashable | None) -> None:
+        """Record that a call runs ahead on its own. `key`: of its value, None if that is not known."""
+        if key is not None:
+            self._alone[key] += 1
+
+    def is_alone(self, key: Hashable) -> bool:
+        """Whether one more call of a key runs ahead on its own; it counts as asked for."""
+        is_alone = self._alone[key] > 0
+        self._alone[key] -= is_alone
+        return is_alone
 
     def asked(self, key: Hashable) -> Reply:
         """Return a reply for the next value of a key."""

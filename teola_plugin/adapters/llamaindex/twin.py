@@ -32,7 +32,7 @@ from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, 
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.adapters.methods import attribute_of
-from teola_plugin.seams import active, current
+from teola_plugin.seams import active, current, is_part_of_call
 
 log = logging.getLogger(__name__)
 MAKES = ("with_retriever", "as_query_engine", "as_retriever", "as_chat_engine")
@@ -135,7 +135,7 @@ def _sync_entry(
 ) -> Callable[..., Any]:
     def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
-        if current() is not None:
+        if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
         call = calls.open(inputs, loop=_loop() if isinstance(self, Workflow) else None)
@@ -155,7 +155,7 @@ def _async_entry(
 ) -> Callable[..., Any]:
     async def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
-        if current() is not None:
+        if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return await method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())

@@ -28,11 +28,16 @@ class QueuedCall:
     _asked: Reply = field(default_factory=Reply)
     """The reply that the engine answers."""
 
+    _taker: First = field(default_factory=First)
+    """The caller that took the call over; the framework's run and a function running ahead may both come to it."""
+
     def take(self) -> bool:
         """Whether the caller is to make the call, and to `put` the outcome in `reply`. True for at most one caller."""
         if self.reply.outcome is not None or (self.call.is_streamed and self.call.first.wait(HEAD_START_S)):
             return False
         if not self.call.first.is_me(self):
+            return False
+        if not self._taker.is_me(object()):  # another caller is making it
             return False
         self._asked.cancel_unless_ended()
         return True

@@ -8,7 +8,7 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 from unittest import mock
 
 import pytest
@@ -19,6 +19,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
+from langgraph.graph import START, StateGraph
 from llama_index.core import ChatPromptTemplate as ChatPromptTemplates
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.embeddings.openai import OpenAIEmbedding
@@ -212,15 +213,64 @@ def test_an_error_is_the_function_s_own(service: Service) -> None:
 def test_a_response_cache_forbids_early_requests(service: Service) -> None:
     llm = chat(service)
     fast = optimize(Rag(llm).query)
+    service.lasts_s = 0.02
     set_llm_cache(InMemoryCache())
     try:
-        with counted(service) as found:
-            fast("cached")
-            fast("cached")
+        fast("cached")
     finally:
         set_llm_cache(None)
-    assert sum(found.values()) == 4
-    assert optimized(fast).reports[-1].hits == 0
+    assert ran_ahead(fast) == 0
+    fast("not cached")
+    assert ran_ahead(fast) > 0
+
+
+def ran_ahead(fast: Any) -> int:
+    """Of the last call, how many requests were made ahead of the function."""
+    report = optimized(fast).reports[-1]
+    return report.hits + report.shared
+
+
+class Hearing(BaseCallbackHandler):
+    pass
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], bool]] = {
+    "a handler": ({"callbacks": [Hearing()]}, True),
+    "a limit": ({"max_concurrency": 1}, False),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_config_of_the_chain_around_counts(service: Service, name: str) -> None:
+    config, may_run_ahead = CONFIGS[name]
+    fast = optimize(Rag(chat(service)).query)
+    service.lasts_s = 0.02
+    around = RunnableLambda(lambda text: fast(text))
+    around.invoke("first", config)
+    assert (ran_ahead(fast) > 0) == may_run_ahead
+
+
+async def test_replies_that_are_streamed_as_events_are_not_asked_whole(service: Service) -> None:
+    fast = optimize(Rag(chat(service)).aquery)
+    service.lasts_s = 0.02
+
+    async def call(text: str) -> Any:
+        return await fast(text)
+
+    around = RunnableLambda(call)
+    with counted(service) as found:
+        events = [each["event"] async for each in around.astream_events("hive", version="v2")]
+    assert events.count("on_chat_model_end") == 2
+    assert set(found.values()) == {1}
+    assert ran_ahead(fast) == 0
+
+
+def test_only_the_public_methods_of_an_object_open_calls(service: Service) -> None:
+    fast = optimize(Rag(chat(service)))
+    fast._part("one")
+    assert not optimized(fast).reports
+    fast.query("two")
+    assert len(optimized(fast).reports) == 1
 
 
 class Strict(BaseCallbackHandler):
@@ -263,6 +313,30 @@ def test_what_stands_behind_what_is_not_read_is_asked_for_side_by_side(service: 
         return [llm.invoke(row).content for row in rows]
 
     asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+
+
+class Told(TypedDict, total=False):
+    text: str
+    first: str
+    second: str
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_an_optimized_graph_inside_a_function_runs_ahead_by_itself(service: Service) -> None:
+    llm = chat(service)
+    graph = StateGraph(Told)
+    graph.add_node("one", lambda state: {"first": llm.invoke(f"{state['text']} 1").content})
+    graph.add_node("two", lambda state: {"second": llm.invoke(f"{state['text']} 2").content})
+    graph.add_edge(START, "one").add_edge("one", "two")
+    app: Any = optimize(graph.compile())
+
+    def answer(text: str) -> Any:
+        found = app.invoke({"text": text})
+        return [llm.invoke(f"{found['first']} {number}").content for number in (3, 4)]
+
+    asked_side_by_side(service, answer, "hive 1", "hive 2", run)
+    asked_side_by_side(service, answer, "<hive 1> 3", "<hive 1> 4", run)
+    assert optimized(app).reports
 
 
 # --- LlamaIndex ------------------------------------------------------------------------------------------------------
@@ -374,7 +448,7 @@ def test_a_function_may_still_be_assumed_pure(service: Service) -> None:
 
 
 def test_a_function_is_compared_and_explained(service: Service) -> None:
-    function = function_of(chat(service))
+    function, service.lasts_s = function_of(chat(service)), 0.02
     found = compare(function, ["a"], repeats=1)
     assert found.pipeline.endswith("answer")
     assert not found.differences
