@@ -14,8 +14,8 @@ from typing import Any
 from teola_plugin.adapters.functions.askers import has_langchain, has_llamaindex
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calls import compiled
-from teola_plugin.adapters.reader.mentions import mentioned
-from teola_plugin.adapters.reader.reach import reach_of
+from teola_plugin.adapters.reader.mentions import functions_in, mentioned
+from teola_plugin.adapters.reader.reach import asks_what_it_is_given, reach_of
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.adapters.source import node_of
 
@@ -45,7 +45,7 @@ def _is_users(function: types.FunctionType) -> bool:
     """Whether the function is the user's, and runs to its end when it is called or awaited."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return False
-    return not foreign.is_of_library(function)
+    return not foreign.is_of_library(function) and not foreign.is_standard(function)
 
 
 def _is_plain_object(value: Any) -> bool:
@@ -96,7 +96,15 @@ def may_ask(pipeline: Any, functions: Iterable[types.FunctionType]) -> bool:
     if plain_function(pipeline) is None or type(pipeline) is types.MethodType:
         held = getattr(pipeline, "__self__", pipeline)
         return any(map(_is_component, held_by([held]))) or any(map(_mentions_component, functions))
-    return any(_takes_self(each) or reach_of(each, lambda value: False).asks for each in functions)
+    return any(_takes_self(each) or _may_ask(each) for each in functions)
+
+
+def _may_ask(function: types.FunctionType) -> bool:
+    """Whether a function may make requests: by what it mentions, or what it is given (`def answer(question, llm)`)."""
+    if reach_of(function, lambda value: False).asks:
+        return True
+    nodes = [node_of(each) for each in functions_in(function)]
+    return any(asks_what_it_is_given(node) for node in nodes if node is not None)
 
 
 def _takes_self(function: types.FunctionType) -> bool:

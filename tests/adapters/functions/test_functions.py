@@ -20,6 +20,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, StateGraph
+from llama_index.core import ChatPromptTemplate as ChatPromptTemplates
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.embeddings.openai import OpenAIEmbedding
@@ -152,6 +153,25 @@ def test_a_method_that_is_replaced_afterwards_is_used(service: Service) -> None:
     with mock.patch.object(Rag, "query", lambda self, text: f"{self.asked} {text}"):
         assert fast.query("x") == "0 x"
     assert fast.query("x", parts=1) == "<<x 0 plain>>"
+
+
+def part_of(llm: Any, text: str) -> Any:
+    return llm.invoke(text).content
+
+
+def asking_an_argument(text: str, llm: Any) -> Any:
+    return [llm.invoke(f"{text} {number}").content for number in range(3)]
+
+
+def handing_an_argument_on(text: str, llm: Any) -> Any:
+    return [part_of(llm, f"{text} {number}") for number in range(3)]
+
+
+@pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("function", [asking_an_argument, handing_an_argument_on])
+def test_a_component_may_be_an_argument(service: Service, function: Any) -> None:
+    llm = chat(service)
+    asked_side_by_side(service, function, "hive 0", "hive 2", lambda made: made("hive", llm))
 
 
 class Refused(Exception):
@@ -473,6 +493,18 @@ def test_a_function_with_a_model_of_llamaindex(service: Service) -> None:
         return llm.complete(f"{first} {second}").text
 
     asked_side_by_side(service, answer, "about hive", "about hive too", run)
+
+
+def test_a_template_is_told_of_the_model(service: Service) -> None:
+    llm = llama(service)
+    text_of, chat_of = PromptTemplate("about {x}"), ChatPromptTemplates.from_messages([("user", "judge {x}")])
+
+    def answer(text: str) -> Any:
+        first = llm.complete(text_of.format(llm, x=text)).text
+        second = llm.chat(chat_of.format_messages(llm=llm, x=text)).message.content
+        return [first, second, text_of.format(llm=llm, x=first)]
+
+    asked_side_by_side(service, answer, "about hive", "judge hive", run)
 
 
 def test_a_function_with_an_engine_of_llamaindex(service: Service) -> None:
