@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,17 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = wea
 
 innermost: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
 """The innermost run of a user function that is read."""
+
+
+@contextlib.contextmanager
+def outermost() -> Iterator[None]:
+    """Surround a call of its own: the function that makes it, if one is read, is not read up to here."""
+    token = innermost.set(None)
+    try:
+        yield
+    finally:
+        innermost.reset(token)
+
 
 Program = Callable[[LlamaIndexAsker, Run, Any], object]
 """A function that reads a user function, with copies of its arguments."""

@@ -28,6 +28,7 @@ from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
 from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
+from teola_plugin.adapters.llamaindex.own_runs import outermost
 from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, steps_of
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
@@ -140,7 +141,7 @@ def _sync_entry(
         inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
         call = calls.open(inputs, loop=_loop() if isinstance(self, Workflow) else None)
         try:
-            with active(call.session), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs):
                 value = method(*args, **kwargs)
         except BaseException:
             call.close()
@@ -160,7 +161,7 @@ def _async_entry(
         inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
-            with active(call.session), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs):
                 value = await method(*args, **kwargs)
         except BaseException:
             call.close()
