@@ -22,6 +22,7 @@ from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
 from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.records import hold_back
 from teola_plugin.adapters.source import origin_of
+from teola_plugin.calling import name_of
 from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
 from teola_plugin.engines import Urgency
 from teola_plugin.errors import TeolaError
@@ -246,6 +247,9 @@ def optimize(
 ) -> P:  # fmt: skip
     """Return a faster object of the same type, with the same answers, callbacks and errors.
 
+    A pipeline is a LangChain runnable, a LangGraph graph, a LlamaIndex component, or a function, a method or an object
+    of a plain class that uses these; `optimize` also decorates functions and methods.
+
     The user's object is left unchanged. A pipeline with nothing to run ahead comes back as the same object; so does an
     object which is no known pipeline, with a warning. An optimized object comes back unchanged unless the options
     differ.
@@ -285,7 +289,7 @@ def optimize(
         host.use(policy)
     vouched = assumed(assume_pure)
     for each in vouched.objects:
-        if adapter_for(each):
+        if (adapter := adapter_for(each)) and adapter.name != "functions":
             raise TypeError(
                 f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
             )
@@ -366,9 +370,7 @@ def optimized(pipeline: Any) -> OptimizedPipeline:
     adapter = adapter_for(pipeline)
     calls = adapter.calls_of(pipeline) if adapter else None
     if not isinstance(calls, OptimizedPipeline):
-        raise TeolaError(
-            f"{type(pipeline).__qualname__} was not optimized, or had nothing to optimize: {pipeline!r:.80}"
-        )
+        raise TeolaError(f"{name_of(pipeline)} was not optimized, or had nothing to optimize: {pipeline!r:.80}")
     return calls
 
 

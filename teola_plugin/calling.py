@@ -1,6 +1,7 @@
 """Calls of pipelines of any framework. A *form* is the name of the method which takes the input.
 
-    invoke ainvoke stream astream (LangChain) · query aquery retrieve aretrieve synthesize asynthesize (LlamaIndex)
+    invoke ainvoke stream astream (LangChain) · query aquery retrieve aretrieve synthesize asynthesize (LlamaIndex) ·
+    __call__ (a function; a tuple holds several arguments)
 
 A call ends when the user would have the last word: a coroutine is awaited, an iterator is read to the end, and the text
 of a LlamaIndex streaming response is read.
@@ -12,6 +13,7 @@ import asyncio
 import inspect
 import threading
 import time
+import types
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from teola_plugin.errors import TeolaError
 
 FORMS = ("invoke", "query", "retrieve", "synthesize")
 """The synchronous forms, in the order `first_form` looks for them."""
+
+_SEVERAL = ("synthesize", "asynthesize", "__call__")
+"""Forms with several arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,16 @@ class Answer:
 
 def first_form(pipeline: Any) -> str:
     """Return the synchronous form of a pipeline. Raises: TeolaError if the pipeline has none."""
-    for form in FORMS:
+    for form in ("__call__",) if isinstance(pipeline, types.FunctionType | types.MethodType) else FORMS:
         if callable(getattr(pipeline, form, None)):
             return form
-    raise TeolaError(f"{type(pipeline).__qualname__} has none of the methods {', '.join(FORMS)}: it cannot be called")
+    raise TeolaError(f"{name_of(pipeline)} has none of the methods {', '.join(FORMS)}: it cannot be called")
+
+
+def name_of(pipeline: Any) -> str:
+    """Return the name of a function, of an object's class, or of a class (an index class makes indices)."""
+    is_named = isinstance(pipeline, type | types.FunctionType | types.MethodType)
+    return (pipeline if is_named else type(pipeline)).__qualname__
 
 
 class Caller:
@@ -67,8 +78,8 @@ class Caller:
         """Make one timed call. Exceptions of the pipeline are part of the answer; Ctrl-C is raised."""
         method = getattr(pipeline, form, None)
         if not callable(method):
-            raise TeolaError(f"{type(pipeline).__qualname__} has no method {form!r}")
-        arguments = value if form in ("synthesize", "asynthesize") and isinstance(value, tuple) else (value,)
+            raise TeolaError(f"{name_of(pipeline)} has no method {form!r}")
+        arguments = value if form in _SEVERAL and isinstance(value, tuple) else (value,)
         started_s = time.perf_counter()
         try:
             result = method(*arguments, **options)

@@ -331,6 +331,31 @@ def current() -> Session | None:
     return None if session is None or session.is_closed else session
 
 
+_of_function: ContextVar[Session | None] = ContextVar("teola_of_function", default=None)
+"""The session of the plain function that runs here, if a function is the pipeline."""
+
+
+@contextlib.contextmanager
+def function_active(session: Session | None) -> Iterator[None]:
+    """`active`, for a pipeline that is a plain function."""
+    token = _of_function.set(session)
+    try:
+        with active(session):
+            yield
+    finally:
+        _of_function.reset(token)
+
+
+def is_part_of_call(*, is_followed: bool) -> bool:
+    """Whether an optimized pipeline that is called here belongs to a running call.
+
+    `is_followed`: the pipeline is revealed as it runs (a graph, a workflow). A plain function is read up to such a
+    pipeline, so the pipeline opens a call of its own inside.
+    """
+    session = current()
+    return session is not None and not (is_followed and session is _of_function.get())
+
+
 _within: ContextVar[object | None] = ContextVar("teola_within", default=None)
 
 

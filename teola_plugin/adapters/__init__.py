@@ -27,7 +27,8 @@ from teola_plugin.trace import Traced
 
 SUPPORTED = (
     "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex components"
-    " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows)"
+    " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows), and functions,"
+    " methods and objects of plain classes that use these"
 )
 """The supported frameworks, in words."""
 
@@ -44,7 +45,10 @@ class Call(Protocol):
 
 
 class Calls(Protocol):
-    """The optimizer, as a twin calls back into it."""
+    """The optimizer, as a twin calls back into it. `traced`: the pipeline as its adapter traced it."""
+
+    @property
+    def traced(self) -> Traced: ...
 
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
@@ -97,4 +101,5 @@ def adapter_for(pipeline: Any) -> Adapter | None:
             adapter: Adapter = importlib.import_module(f"teola_plugin.adapters.{ours}").adapter
             if adapter.knows(pipeline):
                 return adapter
-    return None
+    functions: Adapter = importlib.import_module("teola_plugin.adapters.functions").adapter
+    return functions if functions.knows(pipeline) else None

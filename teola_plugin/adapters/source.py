@@ -97,13 +97,23 @@ def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[s
             bound = (callable_.__self__, *bound)
             callable_ = callable_.__func__
         elif isinstance(callable_, types.FunctionType):
-            return callable_, bound, keywords
+            return original_of(callable_), bound, keywords
         else:
             call = next((vars(c)["__call__"] for c in type(callable_).__mro__ if "__call__" in vars(c)), None)
             if not isinstance(call, types.FunctionType):
                 return None
             bound = (callable_, *bound)
             callable_ = call
+
+
+TWIN_OF = "__teola_twin_of__"
+"""The attribute by which the result of `optimize` knows the user's own function or object."""
+
+
+def original_of(function: types.FunctionType) -> types.FunctionType:
+    """Return the user's own function of a function that `optimize` returned; any other function itself."""
+    original: types.FunctionType = vars(function).get(TWIN_OF, function)
+    return original
 
 
 def node_of(function: types.FunctionType) -> FunctionNode | None:

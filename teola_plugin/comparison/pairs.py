@@ -9,7 +9,7 @@ from typing import Any
 
 from teola_plugin.adapters import adapter_for
 from teola_plugin.api import OptimizedPipeline, optimize, optimized
-from teola_plugin.calling import Answer, Caller, first_form
+from teola_plugin.calling import Answer, Caller, first_form, name_of
 from teola_plugin.comparison.result import Comparison
 from teola_plugin.comparison.trees import Node, canonical_tree, node_count, tree_differences
 from teola_plugin.comparison.values import differences, plain, without_new_ids
@@ -51,7 +51,7 @@ def compare(
             found.note(pair, faster, is_timed=turn >= warmup)
             if progress:
                 progress(done + 1, rounds * len(values))
-    return found.comparison(type(original).__qualname__, form)
+    return found.comparison(name_of(original), form)
 
 
 @dataclass(slots=True)

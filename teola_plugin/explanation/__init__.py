@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 from teola_plugin.adapters import SUPPORTED, Adapter, Calls, adapter_for
-from teola_plugin.calling import Caller, first_form
+from teola_plugin.calling import Caller, first_form, name_of
 from teola_plugin.errors import TeolaError
 from teola_plugin.explanation.measure import Measured, measure
 from teola_plugin.explanation.mermaid import flowchart
@@ -69,7 +69,7 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
     if format not in ("text", "mermaid", "json"):
         raise TeolaError(f'explain knows the formats "text", "mermaid" and "json", not {format!r}')
     measured = None if analyze is None else _analyze(calls, analyze)
-    name = _name_of(calls.pipeline)
+    name = name_of(calls.pipeline)
     if format == "text":
         is_called = bool(calls.reports)
         return as_text(name, calls.traced, calls.optimized, measured, calls.assumed, calls.routes, is_called=is_called)
@@ -112,7 +112,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
 
 
 def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
-    name = _name_of(pipeline)
+    name = name_of(pipeline)
     if adapter is None:
         return f"{name} is no pipeline teola_plugin knows, so there is nothing to explain; supported are {SUPPORTED}"
     traced = adapter.trace(pipeline)
@@ -125,11 +125,6 @@ def nothing_to_gain(pipeline: Any, traced: Traced) -> str:
     """Return the reason why `optimize` returns the same object."""
     reasons = "".join(f"\n  {b.code} {b.what}" for b in traced.breaks)
     return (
-        f"this {_name_of(pipeline)} has nothing to gain: no model, embedding, search or reranker in it that may run "
+        f"this {name_of(pipeline)} has nothing to gain: no model, embedding, search or reranker in it that may run "
         f"ahead, so optimize() returned the same object{reasons}"
     )
-
-
-def _name_of(pipeline: Any) -> str:
-    """Return the name of the object's class, or of the object if it is a class (an index class makes indices)."""
-    return (pipeline if isinstance(pipeline, type) else type(pipeline)).__qualname__

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
@@ -19,11 +20,13 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
-from teola_plugin.adapters.langchain.reading_retrievers import is_multi_query, is_read, own_search_of
+from teola_plugin.adapters.langchain.reading_retrievers import asks_often, is_read, own_search_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.foreign import is_kind_of
+from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
@@ -65,7 +68,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         origin = origin_of(function)
         reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
         read = _read_by(draft, component, function, call, reading)
-        reach = reach_of(function, _is_plain_template)
+        reach = _reach_of(function)
         if reach.alters:
             _note_beside(draft, fn)
         return draft.read(
@@ -88,18 +91,23 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
     if draft.is_behind_effects or not (own or is_read(retriever)) or (own and _unreadable(draft, own)):
         return None
     call, args = _arguments(draft, retriever, given, None)
-    reach = Reach(asks=True, acts=False, changes=False, repeats=is_multi_query(retriever))
+    reach = Reach(asks=True, acts=False, changes=False, repeats=asks_often(retriever))
     draft.runs[_code_of(own)] += 1 if draft.level == 0 else 2
     bound = types.MethodType(own, retriever) if own else None
     if own:  # requests come from the retriever's attributes and methods, which the function does not name
-        repeats = reach_of(bound, _is_plain_template).repeats
-        reach = replace(reach_of(own, _is_plain_template), asks=True, repeats=repeats)
+        reach = replace(_reach_of(own), asks=True, repeats=_reach_of(bound).repeats)
     fn = type(retriever).__name__
     read = _read_by(draft, retriever, bound, call, Reading(fn))
     return draft.read(
         name or "docs", retriever, fn, read, draft.bindings.mode(), *args,
         identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
+
+
+def _reach_of(function: Any) -> Reach:
+    reach = reach_of(function, _is_plain_template)
+    retrievers = [each for each in mentioned(function) if is_kind_of(each, BaseRetriever)]
+    return replace(reach, repeats=reach.repeats or any(map(asks_often, retrievers)))
 
 
 def _is_plain_template(value: Any) -> bool:

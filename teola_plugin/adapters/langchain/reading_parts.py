@@ -30,7 +30,11 @@ from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.value_keys import value_key
 
 _PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.", "langchain.output_parsers.")
-_MORE_PARSERS = ("langchain_classic.retrievers.multi_query", "langchain.retrievers.multi_query")
+_MORE_PARSERS = tuple(
+    f"{package}.retrievers.{module}"
+    for package in ("langchain_classic", "langchain")
+    for module in ("multi_query", "document_compressors.")
+)
 _ASKING = frozenset({"OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputParser"})
 """Parsers that ask a model again."""
 
@@ -128,8 +132,8 @@ def require_clean_template(template: Any) -> Names:
             raise Barrier("it formats a prompt with a function among its partial variables", "give it as an input")
         if held.get("template_format", "f-string") not in ("f-string", "mustache"):
             raise Barrier("it formats a prompt in a template language", "use an f-string template")
-        if any(held.get(name) is not None for name in ("example_selector", "output_parser")):
-            raise Barrier("it formats a prompt with an example selector or a parser")
+        if held.get("example_selector") is not None:
+            raise Barrier("it formats a prompt with an example selector")
         names.update(getattr(part, "input_variables", ()), held.get("optional_variables", ()), partials)
     if not is_free_of_code(*_texts_of(parts)):
         raise Barrier("it formats a prompt that holds code of the user's")

@@ -12,11 +12,13 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableSequence
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
@@ -26,10 +28,10 @@ from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart
-from teola_plugin.adapters.langchain.reading_models import Way
+from teola_plugin.adapters.langchain.reading_models import Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
 from teola_plugin.adapters.methods import are_installed
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -249,12 +251,40 @@ def is_read(retriever: Any) -> bool:
     """Whether the retriever's services are known, with at least a single service outside the process."""
     if is_multi_query(retriever):
         return bool(_of_retriever(retriever.retriever))
+    if is_compressed_by_model(retriever):
+        return is_read(retriever.base_retriever) or _of_retriever(retriever.base_retriever) is not None
     return bool(_of_retriever(retriever))
 
 
 def is_multi_query(retriever: Any) -> bool:
     """Whether the retriever asks a model for several queries, and searches for each in turn."""
     return is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever"
+
+
+def asks_often(retriever: Any) -> bool:
+    """Whether a search by the retriever makes several requests, one after the other."""
+    return is_multi_query(retriever) or is_compressed_by_model(retriever)
+
+
+def is_compressed_by_model(retriever: Any) -> bool:
+    """Whether the retriever has a model extract from, or judge, each document that another retriever finds."""
+    is_compressing = is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == _COMPRESSING
+    return is_compressing and is_model_compressor(retriever.base_compressor)
+
+
+_COMPRESSING = "ContextualCompressionRetriever"
+
+
+def is_model_compressor(compressor: Any) -> bool:
+    """Whether a compressor asks a chain about each document, with the published input."""
+    name, module = type_name(stock_class(compressor)), foreign.module_of(stock_class(compressor))
+    if name not in _MODEL_COMPRESSORS or not is_stock(compressor, *_CLASSIC):
+        return False
+    own = vars(sys.modules.get(module, types)).get("default_get_input")
+    return own is not None and compressor.get_input is own and type(compressor.llm_chain) is RunnableSequence
+
+
+_MODEL_COMPRESSORS = ("LLMChainExtractor", "LLMChainFilter")
 
 
 def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:
@@ -264,6 +294,9 @@ def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunC
         return act(run, retriever, "invoke", (value,), {}, way, providers)
     if is_multi_query(retriever):
         return _multi_query(run, retriever, value, way, run_component)
+    if is_compressed_by_model(retriever):
+        found = run_component(run, retriever.base_retriever, value, way)
+        return compress(run, retriever.base_compressor, found, value, way, run_component)
     return _retrieve_by_users_code(run, retriever, value, way)
 
 
@@ -307,6 +340,34 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: 
     except Undecided:
         return unknown_from(run, found, "any", is_safe=True)
     return exchange.back(retriever.unique_union(documents))
+
+
+def compress(
+    run: Run, compressor: Any, documents: Any, query: Any, way: Way, run_component: RunComponent
+) -> Any:  # fmt: skip
+    """Return what a compressor makes of documents, asking its chain about one after the other. Raises: Barrier."""
+    if run.is_unknown(documents):
+        return unknown_from(run, [documents, query], "any", is_safe=False)
+    if type(documents) is not list:
+        raise Barrier("it compresses what is no list of documents")
+    texts = [classes.attribute(run, each, "page_content") for each in documents]
+    ways = [replace(way, source=round_of(way.source.component), kwargs={}) for _ in texts]
+    said = [
+        run_component(run, compressor.llm_chain, {"question": query, "context": text}, each)
+        for text, each in zip(texts, ways, strict=True)
+    ]
+    exchange = Exchange(run)
+    try:
+        found, told = exchange.out([documents, said])
+    except Undecided:
+        return unknown_from(run, [documents, said], "any", is_safe=True)
+    if type_name(stock_class(compressor)) == "LLMChainFilter":
+        return exchange.back([each for each, is_kept in zip(found, told, strict=True) if is_kept is True])
+    if not all(type(text) is str for text in told):
+        raise Barrier("what is extracted is no text")
+    return exchange.back(
+        [Document(page_content=text, metadata=each.metadata) for each, text in zip(found, told, strict=True) if text]
+    )
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched, tokens_heard
 from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.values import isinstance_of
-from teola_plugin.seams import active, current
+from teola_plugin.seams import active, current, is_part_of_call
 
 _CALLS = "__teola_calls__"
 _CHOICES = "__teola_choices__"
@@ -307,8 +307,11 @@ async def _astepping(
 
 
 def _is_plain(twin: Any) -> bool:
-    """Whether the twin runs inside another call, or has no calls of its own."""
-    return _CALLS not in vars(twin) or current() is not None
+    """Whether the twin runs as part of another call, or has no calls of its own."""
+    calls: Calls | None = vars(twin).get(_CALLS)
+    if calls is None or current() is None:
+        return calls is None
+    return is_part_of_call(is_followed=calls.traced.follow is not None)
 
 
 def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Call:

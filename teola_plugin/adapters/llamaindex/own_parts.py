@@ -25,10 +25,11 @@ from teola_plugin.trace import Reading
 
 def own_parts(pipeline: Any) -> list[OwnPart]:
     """Return the components whose user functions may make requests."""
-    return [_own_part(each) for each in reachable(pipeline) if is_read(each)]
+    return [own_part(each) for each in reachable(pipeline) if is_read(each)]
 
 
-def _own_part(component: Any) -> OwnPart:
+def own_part(component: Any) -> OwnPart:
+    """Return a component with a user function, prepared for reading."""
     origin = origin_of(function_of(component))
     return OwnPart(component, Reading(f"{type_name(class_of(component))}: {origin}", origin))
 

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +39,17 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = wea
 innermost: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
 """The innermost run of a user function that is read."""
 
+
+@contextlib.contextmanager
+def outermost() -> Iterator[None]:
+    """Surround a call of its own: the function that makes it, if one is read, is not read up to here."""
+    token = innermost.set(None)
+    try:
+        yield
+    finally:
+        innermost.reset(token)
+
+
 Program = Callable[[LlamaIndexAsker, Run, Any], object]
 """A function that reads a user function, with copies of its arguments."""
 
@@ -49,7 +60,8 @@ class OwnRun:
 
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
     call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
-    component or workflow with the function, and other functions that are read.
+    component or workflow with the function, and other functions that are read. `make_asker`: makes the asker of a
+    reading. `is_beside`: other code of the pipeline may run at the same time.
     """
 
     program: Program
@@ -63,6 +75,8 @@ class OwnRun:
     blocks: bool = False
     around: OwnRun | None = None
     roots: Sequence[Any] = ()
+    make_asker: Callable[..., LlamaIndexAsker] = LlamaIndexAsker
+    is_beside: bool = True
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -74,6 +88,7 @@ class OwnRun:
     _left_alone: list[Callable[[], bool]] = field(default_factory=list)
     _waits_for_run: bool = False
     _on_quiet: Callable[[], object] = lambda: None
+    _made: Callable[[], int] = lambda: 0
 
     # --- the prediction ----------------------------------------------------------------------------------------------
 
@@ -93,11 +108,11 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = LlamaIndexAsker(is_async=self.is_async, reports=self._told.reports)
+        asker = self._asker = self.make_asker(is_async=self.is_async, reports=self._told.reports)
 
         def program(run: Run) -> None:
             asker.begin()
-            run.is_beside, run.where = True, self
+            run.is_beside, run.where = self.is_beside, self
             barrier: Barrier | None = None
             try:
                 found = self.program(asker, run, copies)
@@ -110,6 +125,7 @@ class OwnRun:
 
         listener = Listener(lambda: self if self._is_running() else NOWHERE, roots=self.roots)
         asides.when_asked(listener.hear)
+        self._made = lambda: asides.progress().asked
         self.prediction = Prediction(
             asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
         )
@@ -226,14 +242,23 @@ class OwnRun:
     # --- components inside of it -------------------------------------------------------------------------------------
 
     def takes(self, component: Any, enter: Callable[[], object]) -> bool:
-        """Whether the run of a component inside this run is predicted, or may be: then `enter` is called if not."""
+        """Whether the run of a component inside this run is predicted, or may be: then `enter` is called if not.
+
+        `enter` is not called late if the framework's run has made a request by then: that one would be made once more.
+        """
+        made = self._made()
+
+        def enter_late() -> None:
+            if self._made() == made:
+                enter()
+
         with self._lock:
             if self._has_reached(component):
                 return True
             if self.is_over or id(component) in self._told.components:
                 self._told.enters(self._told.begun_by_thread(component))
                 return False
-            self._left.append((component, self._noting(component, enter)))
+            self._left.append((component, self._noting(component, enter_late)))
             return True
 
     def foresees(self, component: Any) -> bool:

@@ -184,6 +184,8 @@ def require_plain_template(template: Any) -> None:
 def fill_in(run: Run, template: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     """Return the result of a template's method. Raises: Barrier, and LlamaIndex's errors."""
     require_plain_template(template)
+    if method != "partial_format" and type(template) in (PromptTemplate, ChatPromptTemplate):
+        args, kwargs = args[1:], {name: each for name, each in kwargs.items() if name != "llm"}  # not used
     if args or kwargs.keys() & {"llm", "completion_to_prompt", "messages_to_prompt"}:
         raise Barrier(f"it calls {method} with arguments that are not read")
     exchange = Exchange(run)

@@ -112,6 +112,8 @@ class Parts:
         is_async = method.startswith("a")
         if is_async and not self._is_async:
             raise Barrier(f"it awaits {method} in a call without an event loop")
+        if method.endswith("get_text_embedding_batch") and is_hosted(component):  # requests of batches are not shared
+            raise Barrier(f"it embeds several texts with a {name}", "embed the texts one by one")
         judges = foreign.is_kind_of(component, BaseEvaluator)
         source = Same(component)
         exchange = Exchange(run)

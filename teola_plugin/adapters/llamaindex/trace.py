@@ -9,7 +9,7 @@ A pipeline that cannot be read as one graph has the graphs of its parts, see par
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -56,27 +56,25 @@ def knows(pipeline: Any) -> bool:
 
 def trace(pipeline: Any) -> Traced:
     """Return the p-graph of a pipeline, and of its parts; empty, with a break, for an unreadable pipeline."""
-    hosted_embeddings.instrument_loaded()
-    sdk_clients.instrument_loaded()
-    web_clients.instrument_loaded()
-    web_pages.instrument_loaded()
+    instrument_loaded()
     traced = Traced(Graph((), (), ())) if isinstance(pipeline, type) else _traced_whole(pipeline)
     is_index = isinstance(pipeline, type | VectorStoreIndex)
     return replace(traced, makes=is_index)
 
 
+def instrument_loaded() -> None:
+    """Make all clients that are loaded share early requests."""
+    hosted_embeddings.instrument_loaded()
+    sdk_clients.instrument_loaded()
+    web_clients.instrument_loaded()
+    web_pages.instrument_loaded()
+
+
 def _traced_whole(pipeline: Any) -> Traced:
     root = _part(pipeline)
-    parts = [root]
-    covered = set(root.covered - root.ahead)
     held = reachable(pipeline)
     loops = loops_in(held)
-    for component in held[1:]:
-        if isinstance(component, READABLE) and id(component) not in covered:
-            part = _part(component)
-            parts.append(part)
-            covered |= part.covered - part.ahead
-    parts = [part for part in parts if part.traced.engines]
+    parts = [*([root] if root.traced.engines else ()), *parts_among(held[1:], root.covered - root.ahead)]
     own, steps = own_parts(pipeline), own_steps(pipeline)
     if not (own or steps) and parts in ([], [root]) and root.traced is root.atraced:
         return replace(root.traced, loops=loops) if loops else root.traced
@@ -89,6 +87,17 @@ def _traced_whole(pipeline: Any) -> Traced:
         root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown, loops=loops,
         readings=(*(steps.readings.values() if steps else ()), *(each.reading for each in own)),
     )  # fmt: skip
+
+
+def parts_among(components: Sequence[Any], covered: Set[int] = frozenset()) -> list[Part]:
+    """Return the components with graphs of their own. `covered`: ids of components in other graphs already."""
+    parts, seen = list[Part](), set(covered)
+    for component in components:
+        if isinstance(component, READABLE) and id(component) not in seen:
+            part = _part(component)
+            parts.append(part)
+            seen |= part.covered - part.ahead
+    return [part for part in parts if part.traced.engines]
 
 
 def _part(component: Any) -> Part:

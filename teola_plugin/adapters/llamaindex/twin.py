@@ -28,11 +28,12 @@ from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
 from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
+from teola_plugin.adapters.llamaindex.own_runs import outermost
 from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, steps_of
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.adapters.methods import attribute_of
-from teola_plugin.seams import active, current
+from teola_plugin.seams import active, current, is_part_of_call
 
 log = logging.getLogger(__name__)
 MAKES = ("with_retriever", "as_query_engine", "as_retriever", "as_chat_engine")
@@ -135,12 +136,12 @@ def _sync_entry(
 ) -> Callable[..., Any]:
     def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
-        if current() is not None:
+        if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
         call = calls.open(inputs, loop=_loop() if isinstance(self, Workflow) else None)
         try:
-            with active(call.session), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs):
                 value = method(*args, **kwargs)
         except BaseException:
             call.close()
@@ -155,12 +156,12 @@ def _async_entry(
 ) -> Callable[..., Any]:
     async def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
-        if current() is not None:
+        if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return await method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
-            with active(call.session), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs):
                 value = await method(*args, **kwargs)
         except BaseException:
             call.close()

@@ -35,6 +35,7 @@ from teola_plugin.adapters.reader.values import (
     Unknown,
     isinstance_of,
 )
+from teola_plugin.adapters.source import original_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
@@ -197,7 +198,7 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return answer
     kind = type(held)
     if kind is types.FunctionType:
-        return _call_function(run, held, args, kwargs, is_direct=is_direct)
+        return _call_function(run, original_of(held), args, kwargs, is_direct=is_direct)
     if kind is types.MethodType:
         run.is_direct = is_direct
         return call(run, run.load(held.__func__), (run.load(held.__self__), *args), kwargs)

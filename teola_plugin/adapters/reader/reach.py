@@ -179,6 +179,21 @@ def _is_change(node: ast.AST, own: set[str], local: set[str]) -> bool:
             return False
 
 
+def asks_what_it_is_given(node: FunctionNode) -> bool:
+    """Whether the function calls a parameter, or a method of one that is no method of data."""
+    given = _given_names(node)
+    return any(_is_of_given(each.func, given) for each in ast.walk(node) if isinstance(each, ast.Call))
+
+
+def _is_of_given(callee: ast.expr, given: set[str]) -> bool:
+    match callee:
+        case ast.Name(id=name):
+            return name in given
+        case ast.Attribute(value=owner, attr=attr):
+            return attr not in _QUICK and _root(owner) in given
+    return False
+
+
 def _root(node: ast.expr) -> str:
     """Return the variable at the root of an expression; empty without a variable."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):

@@ -32,7 +32,9 @@ from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.observe import _report
+from teola_plugin.graph import Graph
 from teola_plugin.seams import current
+from teola_plugin.trace import Traced
 from tests.support.langchain_world import Engines, Recorder, ask
 
 
@@ -66,6 +68,8 @@ class OneCall:
 
 class Noted:
     """Calls that are only noted down."""
+
+    traced = Traced(Graph((), (), ()))
 
     def __init__(self) -> None:
         self.opened: list[tuple[list[Entered], bool]] = []

@@ -18,7 +18,9 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin.adapters.llamaindex import adapter
+from teola_plugin.graph import Graph
 from teola_plugin.seams import current
+from teola_plugin.trace import Traced
 from tests.support.fakes import collect_garbage
 from tests.support.llamaindex_world import Record
 
@@ -40,6 +42,8 @@ class Call:
 
 
 class Calls:
+    traced = Traced(Graph((), (), ()))
+
     def __init__(self) -> None:
         self.inputs: list[Any] = []
         self.calls: list[Call] = []
