@@ -32,6 +32,8 @@ from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
+from teola_plugin.adapters.langchain.reading_classic import is_read_chain
+from teola_plugin.adapters.langchain.reading_classic import method as classic_method
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, makes_retrievers, providers_of
@@ -154,6 +156,8 @@ class LangChainAsker:
             return self._sending(held, name)
         if name in _RUNS and foreign.in_mro(stock_class(held), name) is foreign.in_mro(BaseTool, name):
             return self._running(held, name)
+        if is_read_chain(held):
+            return classic_method(run, held, name, self._way(held, False), run_component)
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
         if name in tokens.METHODS and tokens.counts(held):
@@ -241,6 +245,8 @@ class LangChainAsker:
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
+        if is_read_chain(callee.held) and len(args) == 1 and not kwargs:
+            return run_component(run, callee.held, args[0], self._way(callee.held, False))
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
         if web_pages.method_of_call(callee.held):

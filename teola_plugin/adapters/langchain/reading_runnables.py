@@ -37,6 +37,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import BaseTool
 
+from teola_plugin.adapters.langchain.reading_classic import is_read_chain, read_chain
 from teola_plugin.adapters.langchain.reading_models import Sent, Way, ask_again, ask_model, one_of_many
 from teola_plugin.adapters.langchain.reading_parts import (
     format_prompt,
@@ -109,6 +110,8 @@ def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
         return _binding(run, component, value, way)
     if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls):
         return _configurable(run, component, value, way)
+    if is_read_chain(component):
+        return read_chain(run, component, value, way, run_component)
     raise Barrier(f"it runs an object of the class {type_name(cls)}")
 
 

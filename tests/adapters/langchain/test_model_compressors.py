@@ -109,9 +109,12 @@ def test_an_input_of_the_user_s_is_left_to_the_framework(service: Service) -> No
 
     def own_input(query: str, document: Document) -> dict[str, Any]:
         made.append(document.page_content)
-        return {"question": query, "context": document.page_content}
+        return {"question": query, "context": document.page_content.upper()}
 
     fast = optimize(as_function(compressing(service, LLMChainExtractor, get_input=own_input)))
+    service.lasts_s = 0.02
     for turn in range(1, 3):
-        fast.invoke("q")
+        with counted(service) as asked:
+            fast.invoke("q")
         assert len(made) == 3 * turn
+        assert sum(asked.values()) == 4
