@@ -17,6 +17,7 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import Embeddings
+from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -247,6 +248,8 @@ class LangChainAsker:
         """See `asking.Asker`."""
         if is_read_chain(callee.held) and len(args) == 1 and not kwargs:
             return run_component(run, callee.held, args[0], self._way(callee.held, False))
+        if callee.held is set_llm_cache:  # models look in each call for the cache
+            raise Barrier("it sets a response cache", "set the cache before the call")
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
         if web_pages.method_of_call(callee.held):

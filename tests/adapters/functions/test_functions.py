@@ -225,6 +225,26 @@ def test_a_response_cache_forbids_early_requests(service: Service) -> None:
     assert ran_ahead(fast) > 0
 
 
+def test_a_cache_that_the_function_sets_answers_what_it_knows(service: Service) -> None:
+    llm = chat(service)
+
+    def answer(text: str) -> Any:
+        first = llm.invoke(text).content
+        set_llm_cache(InMemoryCache())
+        found = [llm.invoke(f"{text} again").content for _ in range(3)]
+        set_llm_cache(None)
+        return [first, *found, llm.invoke(f"{text} last").content]
+
+    service.lasts_s = 0.02
+    with counted(service) as original:
+        expected = answer("hive")
+    fast = optimize(answer)
+    for _ in range(2):
+        with counted(service) as made:
+            assert fast("hive") == expected
+        assert made == original
+
+
 def ran_ahead(fast: Any) -> int:
     """Of the last call, how many requests were made ahead of the function."""
     report = optimized(fast).reports[-1]
