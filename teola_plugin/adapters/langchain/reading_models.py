@@ -58,6 +58,7 @@ class Settings:
     """
 
     def __init__(self) -> None:
+        self._cache = get_llm_cache()
         self._known: dict[int, AsSetNow] = {}
         self._is_shared: dict[type, bool] = {}
         self._verdicts: dict[tuple[Callable[[Any], bool], int], tuple[Any, bool]] = {}
@@ -67,6 +68,11 @@ class Settings:
         self.prompted: dict[Hashable, Sent] = {}
         self._sent: dict[Hashable, Sent] = {}
         self._hearing: dict[int, Any] = {}
+
+    def require_same_cache(self) -> None:
+        """Require that no other response cache is in use than as the call began. Raises: Barrier."""
+        if get_llm_cache() is not self._cache:
+            raise Barrier("another response cache is set")
 
     def holds(self, condition: Callable[[Any], bool], component: Any) -> bool:
         """Return whether a condition holds for a component, looked up once."""
@@ -142,6 +148,7 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     way.settings.require_readable(model)
+    way.settings.require_same_cache()
     way.settings.note_heard(model, way.context)
     run.heard = way.settings.heard
     if models.collects_chunks(model) and are_tokens_heard(way.context):
