@@ -6,6 +6,8 @@ Nothing of the user's runs while this is found out.
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
 import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +16,7 @@ from typing import Any
 from teola_plugin.adapters.functions.askers import has_langchain, has_llamaindex
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calls import compiled
-from teola_plugin.adapters.reader.mentions import functions_in, mentioned
+from teola_plugin.adapters.reader.mentions import codes_in, functions_in, mentioned
 from teola_plugin.adapters.reader.reach import asks_what_it_is_given, reach_of
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.adapters.source import node_of
@@ -101,10 +103,17 @@ def may_ask(pipeline: Any, functions: Iterable[types.FunctionType]) -> bool:
 
 def _may_ask(function: types.FunctionType) -> bool:
     """Whether a function may make requests: by what it mentions, or what it is given (`def answer(question, llm)`)."""
-    if reach_of(function, lambda value: False).asks:
+    if reach_of(function, lambda value: False).asks or _names_later(function):
         return True
     nodes = [node_of(each) for each in functions_in(function)]
     return any(asks_what_it_is_given(node) for node in nodes if node is not None)
+
+
+def _names_later(function: types.FunctionType) -> bool:
+    """Whether the function names what its module has not set yet, as a decorator sees it."""
+    read = [each for code in codes_in(function) for each in dis.get_instructions(code)]
+    named = {each.argval for each in read if each.opname == "LOAD_GLOBAL"}
+    return any(name not in function.__globals__ and not hasattr(builtins, name) for name in named)
 
 
 def _takes_self(function: types.FunctionType) -> bool:

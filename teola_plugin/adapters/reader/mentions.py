@@ -39,7 +39,7 @@ def _named(callable_: Any) -> Iterator[tuple[Any, bool]]:
             continue
         if type(each) is types.MethodType:
             yield each.__self__, False
-            todo += [found for code in _codes_in(function) for found in _functions_of(each.__self__, code.co_names)]
+            todo += [found for code in codes_in(function) for found in _functions_of(each.__self__, code.co_names)]
         if id(function) in seen:
             continue
         seen.add(id(function))
@@ -60,7 +60,7 @@ def is_harmless(value: Any) -> bool:
 
 def _mentioned(function: types.FunctionType) -> Iterator[Any]:
     """Yield the values of the names in the code of a function, and the defaults."""
-    for code in _codes_in(function):
+    for code in codes_in(function):
         for name in code.co_names:
             value = function.__globals__.get(name, MISSING)
             if value is not MISSING:
@@ -71,12 +71,12 @@ def _mentioned(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:
             continue
-        for code in _codes_in(function):
+        for code in codes_in(function):
             yield from _functions_of(cell.cell_contents, code.co_names)
     yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 
-def _codes_in(function: types.FunctionType) -> Iterator[types.CodeType]:
+def codes_in(function: types.FunctionType) -> Iterator[types.CodeType]:
     """Yield the code of a function, and of the functions and comprehensions inside."""
     codes = [function.__code__]
     while codes:

@@ -607,6 +607,17 @@ def test_a_function_with_models_of_both_frameworks(service: Service) -> None:
     asked_side_by_side(service, answer, "hive 1", "hive 2", run)
 
 
+@optimize
+def asking_later(text: str) -> Any:
+    return [set_later.invoke(f"{text} {number}").content for number in range(3)]  # noqa: F821
+
+
+def test_a_model_may_be_made_after_the_function(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "set_later", chat(service))
+    asked_side_by_side(service, asking_later, "hive 0", "hive 2", run)
+    assert ran_ahead(asking_later) > 0
+
+
 # --- what stays as it is ---------------------------------------------------------------------------------------------
 
 
