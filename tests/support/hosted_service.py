@@ -131,7 +131,8 @@ def vector(text: str) -> list[float]:
 def served() -> Iterator[Service]:
     """A service that runs."""
     with Service() as service:
-        thread = threading.Thread(target=service.serve_forever, daemon=True)
+        # it looks that often whether it is to end, and each test waits for that
+        thread = threading.Thread(target=service.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield service
         service.shutdown()
