@@ -258,6 +258,13 @@ def test_one_of_several_callers_takes_a_queued_call_over() -> None:
     assert [queued_calls.taken_over(reply) for reply in (inner, outer, inner)] == [outer, None, None]
 
 
+def test_a_call_that_has_ended_is_not_taken_over() -> None:
+    reply = Reply()
+    queued_calls.queued(Foreign("a", str), reply)
+    reply.put(Done("said"))
+    assert queued_calls.taken_over(reply) is None
+
+
 def test_who_gives_a_queued_call_up_reaches_its_engine() -> None:
     reply, told = Reply(), []
     _, asked = queued_calls.queued(Foreign("a", str), reply)
