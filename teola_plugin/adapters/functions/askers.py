@@ -72,16 +72,13 @@ def langchain_asker(context: Context, *, is_async: bool) -> Asker:
 
 
 def may_run_ahead() -> bool:
-    """Whether nothing in the context forbids early requests: a response cache, a limit, a handler that may refuse."""
+    """Whether nothing in the context forbids early requests: a limit, or a handler that may refuse."""
     if has_langchain():
-        from langchain_core.globals import get_llm_cache
         from langchain_core.runnables.config import var_child_runnable_config
 
         from teola_plugin.adapters.langchain.watched import is_refusable, is_watched
 
         config = var_child_runnable_config.get() or {}
         if config.get("max_concurrency") is not None or is_refusable(config) or is_watched(config):
-            return False
-        if get_llm_cache() is not None:
             return False
     return True

@@ -98,7 +98,7 @@ def may_ask(pipeline: Any, functions: Iterable[types.FunctionType]) -> bool:
     if plain_function(pipeline) is None or type(pipeline) is types.MethodType:
         held = getattr(pipeline, "__self__", pipeline)
         return any(map(_is_component, held_by([held]))) or any(map(_mentions_component, functions))
-    return any(_takes_self(each) or _may_ask(each) for each in functions)
+    return any(map(_may_ask, functions))
 
 
 def _may_ask(function: types.FunctionType) -> bool:
@@ -114,12 +114,6 @@ def _names_later(function: types.FunctionType) -> bool:
     read = [each for code in codes_in(function) for each in dis.get_instructions(code)]
     named = {each.argval for each in read if each.opname == "LOAD_GLOBAL"}
     return any(name not in function.__globals__ and not hasattr(builtins, name) for name in named)
-
-
-def _takes_self(function: types.FunctionType) -> bool:
-    """Whether the function stands in a class: `optimize` decorates a method."""
-    around = function.__qualname__.rpartition(".")[0]
-    return bool(around) and not around.endswith("<locals>") and function.__code__.co_argcount > 0
 
 
 def _mentions_component(function: types.FunctionType) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import inspect
 import types
@@ -109,8 +108,6 @@ def _object(pipeline: Any, calls: Calls, entries: Mapping[str, Any]) -> Any:
         TWIN_OF: pipeline,
         # protocol 1: from the second on, pickle insists that the class be the object's own
         "__reduce_ex__": lambda self, protocol: pipeline.__reduce_ex__(min(protocol, 1)),
-        "__copy__": lambda self: copy.copy(pipeline),
-        "__deepcopy__": lambda self, memo: copy.deepcopy(pipeline, memo),
         **{name: _Own(pipeline, name) for name in _with_code(cls)},
         **entries,
     }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypedDict
 from unittest import mock
 
 import pytest
+from langchain_classic.chains.question_answering import load_qa_chain
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_llm_cache
@@ -652,6 +653,7 @@ def test_what_is_no_pipeline_comes_back_as_it_is(service: Service, caplog: pytes
         without_models,
         generating,
         json_of,
+        load_qa_chain,
         print,
         "text",
         3,
@@ -675,6 +677,7 @@ def test_a_function_may_still_be_assumed_pure(service: Service) -> None:
     assert optimized(optimize(RunnableLambda(pure(plain)) | chat(service)))
 
 
+@pytest.mark.usefixtures("frameworks")
 def test_a_function_is_compared_and_explained(service: Service) -> None:
     function, service.lasts_s = function_of(chat(service)), 0.02
     found = compare(function, ["a"], repeats=1)
@@ -683,6 +686,7 @@ def test_a_function_is_compared_and_explained(service: Service) -> None:
     told = explain(optimize(function), analyze="b")
     assert "answer: what is certain in 1 function" in told
     assert "read whole; 7 requests found" in told
+    assert "7 requests found, 0 of them" not in told
 
 
 def test_the_stance_leaves_a_function_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
