@@ -126,8 +126,9 @@ _Owned = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 def _entry(
     function: types.FunctionType, calls: Calls, present: _Present, inside: _Inside, own: _Owned = lambda args: args
 ) -> types.FunctionType:
-    """Return a function of the same kind. `present`: what to run now; `inside`: the call around it; `own`: its
-    arguments.
+    """Return a function of the same kind.
+
+    `present`: what to run now. `inside`: the call around it. `own`: the arguments that it gets.
     """
 
     def entry(*given: Any, **kwargs: Any) -> Any:
@@ -158,7 +159,7 @@ def _handed_back(value: Any, args: tuple[Any, ...], given: tuple[Any, ...]) -> A
 
 @contextmanager
 def _inside(calls: Calls, reading: Reading, entered: Entered) -> Iterator[None]:
-    loop = _loop() if entered.is_async else None
+    loop = asyncio._get_running_loop() if entered.is_async else None
     is_driven = entered.is_async and loop is None  # a coroutine may be driven by hand, or by another library
     inputs: Sequence[Any] = [entered] if may_run_ahead() and not is_driven else []
     call = calls.open(inputs, loop=loop)
@@ -167,10 +168,3 @@ def _inside(calls: Calls, reading: Reading, entered: Entered) -> Iterator[None]:
             yield
     finally:
         call.close()
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

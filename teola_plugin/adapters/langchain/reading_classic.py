@@ -8,7 +8,7 @@ user's are left to the framework.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, require_clean_template, stock_class
+from teola_plugin.adapters.langchain.reading_retrievers import RunComponent
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -23,8 +24,6 @@ from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Undecided, type_name
 from teola_plugin.adapters.rehearsal import outcome
-
-RunComponent = Callable[[Run, Any, Any, Way], Any]
 
 _PACKAGES = ("langchain_classic.chains.", "langchain.chains.")
 _KINDS = {

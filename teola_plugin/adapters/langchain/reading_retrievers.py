@@ -268,14 +268,13 @@ def asks_often(retriever: Any) -> bool:
 
 def is_compressed_by_model(retriever: Any) -> bool:
     """Whether the retriever has a model extract from, or judge, each document that another retriever finds."""
-    is_compressing = is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == _COMPRESSING
-    return is_compressing and is_model_compressor(retriever.base_compressor)
+    is_compressing = (
+        is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == "ContextualCompressionRetriever"
+    )
+    return is_compressing and _is_model_compressor(retriever.base_compressor)
 
 
-_COMPRESSING = "ContextualCompressionRetriever"
-
-
-def is_model_compressor(compressor: Any) -> bool:
+def _is_model_compressor(compressor: Any) -> bool:
     """Whether a compressor asks a chain about each document, with the published input."""
     name, module = type_name(stock_class(compressor)), foreign.module_of(stock_class(compressor))
     if name not in _MODEL_COMPRESSORS or not is_stock(compressor, *_CLASSIC):
@@ -296,7 +295,7 @@ def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunC
         return _multi_query(run, retriever, value, way, run_component)
     if is_compressed_by_model(retriever):
         found = run_component(run, retriever.base_retriever, value, way)
-        return compress(run, retriever.base_compressor, found, value, way, run_component)
+        return _compress(run, retriever.base_compressor, found, value, way, run_component)
     return _retrieve_by_users_code(run, retriever, value, way)
 
 
@@ -342,7 +341,7 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: 
     return exchange.back(retriever.unique_union(documents))
 
 
-def compress(
+def _compress(
     run: Run, compressor: Any, documents: Any, query: Any, way: Way, run_component: RunComponent
 ) -> Any:  # fmt: skip
     """Return what a compressor makes of documents, asking its chain about one after the other. Raises: Barrier."""

@@ -47,6 +47,7 @@ from teola_plugin.adapters.reader.records import new_record
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Pending, Undecided, Unknown, type_name
 from teola_plugin.adapters.service import is_json, service_of
+from teola_plugin.adapters.source import TWIN_OF
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -70,7 +71,7 @@ def class_of(component: Any) -> type:
 
 def original_of(component: object) -> object:
     """Return the original of a twin; any other component itself."""
-    return vars(type(component)).get("__teola_twin_of__", component)
+    return vars(type(component)).get(TWIN_OF, component)
 
 
 def kind_of(held: Any) -> type | None:

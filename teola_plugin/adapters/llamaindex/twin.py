@@ -33,6 +33,7 @@ from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, 
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.adapters.methods import attribute_of
+from teola_plugin.adapters.source import TWIN_OF
 from teola_plugin.seams import active, current, is_part_of_call
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
         "__doc__": cls.__doc__,
         "__teola__": True,
         "__teola_calls__": calls,
-        "__teola_twin_of__": pipeline,
+        TWIN_OF: pipeline,
         # protocol 1: from the second on, pickle insists that the class be the object's own
         "__reduce_ex__": lambda self, protocol: _sharing(cls, self).__reduce_ex__(min(protocol, 1)),
         "__copy__": lambda self: copy.copy(_sharing(cls, self)),
@@ -139,7 +140,7 @@ def _sync_entry(
         if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
-        call = calls.open(inputs, loop=_loop() if isinstance(self, Workflow) else None)
+        call = calls.open(inputs, loop=asyncio._get_running_loop() if isinstance(self, Workflow) else None)
         try:
             with active(call.session), outermost(), ingesting(self, kwargs):
                 value = method(*args, **kwargs)
@@ -178,14 +179,6 @@ def _inputs_of(
     if is_of_processes(component, kwargs) or may_refuse(component):
         return []
     return [entry_of(args, kwargs, does, is_async=is_async, is_root=is_root)]
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop of a workflow's run, though `run` is no coroutine."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
