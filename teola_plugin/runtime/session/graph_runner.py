@@ -18,6 +18,7 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
+from teola_plugin.runtime.session.slots import Since
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Function
@@ -81,6 +82,7 @@ class _Direct:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply]:  # fmt: skip
         replies = self._submit(spec, op, payloads, settings, urgency)
         if self.streamed and any(urgency is each for each in self.streamed):  # each primitive has an object of its own
@@ -90,6 +92,7 @@ class _Direct:
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply] | None:  # fmt: skip
         engine = engine_for(spec)
         if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
@@ -106,7 +109,7 @@ class _Direct:
         if engine.capabilities.prefix and isinstance(text, str) and not self.host.is_saturated(engine):
             self._submit(spec, "partial_prefilling", [text], settings, urgency)
 
-    def asking(self, urgency: Urgency) -> NoReturn:
+    def asking(self, urgency: Urgency, since: Since | None = None) -> NoReturn:
         raise TeolaError("a function that asks models itself needs the session of a framework's call")
 
     def fell_back(self, error: BaseException) -> None:

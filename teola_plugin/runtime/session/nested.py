@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from teola_plugin.effects import Assumed
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.failures import Withheld
+from teola_plugin.runtime.session.slots import Since
 from teola_plugin.seams import Hold, Reply
 from teola_plugin.trace import Mark
 
@@ -20,11 +21,11 @@ class Call(Protocol):
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        since: int | None, mark: Mark | None,
+        since: Since | None, mark: Mark | None,
     ) -> list[Reply]: ...  # fmt: skip
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None,
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: Since | None,
         mark: Mark | None,
     ) -> tuple[Reply, bool]: ...  # fmt: skip
 
@@ -36,13 +37,13 @@ class Call(Protocol):
 class AskedAhead:
     """Implements `seams.Session` for a function running ahead, whose requests land in the slots of the call.
 
-    `since`: how often the slots had been rewound when the function began; after the next rewind the function gets
-    nothing new. None: no such limit. `mark`: see `trace.Asides.request`.
+    `since`: when the function began; by default each request counts as work that begins now. `mark`: see
+    `trace.Asides.request`.
     """
 
     is_unheard = True
 
-    def __init__(self, call: Call, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
+    def __init__(self, call: Call, urgency: Urgency, since: Since | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed
         self.asides = call  # where to go on when the function has ended
         self._call = call

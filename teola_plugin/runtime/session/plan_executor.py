@@ -33,6 +33,7 @@ from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.session.batch_gates import Lockstep, batch_gates
 from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
+from teola_plugin.runtime.session.slots import Since
 from teola_plugin.runtime.session.speculation import Speculation, SpeculativeRequest
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
@@ -60,12 +61,14 @@ class Ahead(Protocol):
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply]:  # fmt: skip
         """Return a reply per payload, in a slot; requests already made by the framework's run are shared."""
         ...
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply] | None:  # fmt: skip
         """Submit speculative requests, as `submit_ahead`; None if the requests would have to wait for other work."""
         ...
@@ -78,7 +81,7 @@ class Ahead(Protocol):
         """Ask the engine to prefill a prefix, if the prefix is text. No caller waits for the prefill."""
         ...
 
-    def asking(self, urgency: Urgency) -> Asking:
+    def asking(self, urgency: Urgency, since: Since | None = None) -> Asking:
         """Return the session of a function that asks models and stores."""
         ...
 
@@ -149,15 +152,17 @@ class PlanExecutor:
 
     def __init__(
         self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
-        at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None,
+        at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None, since: Since | None = None,
     ) -> None:  # fmt: skip
         """Prepare a run. `at_rest` is called once, when no request is in flight.
 
         Then all is done, or waits for the framework's run.
 
-        `lockstep`: shared with the other inputs of a batch, if a failing input ends the whole batch.
+        `lockstep`: shared with the other inputs of a batch, if a failing input ends the whole batch. `since`: when the
+        run began, as its requests count.
         """
         self._prepared = prepared
+        self._since = since
         self._plan = prepared.plan
         self._functions = prepared.functions
         self._engines = prepared.engines
@@ -364,7 +369,7 @@ class PlanExecutor:
 
     def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
         """Return a callback which starts a call of a function with model requests."""
-        session = self._session.asking(self._plan.remaining[p.name])
+        session = self._session.asking(self._plan.remaining[p.name], self._since)
         loop = self._session.callers_loop
 
         def ended(events: list[Event], started_s: float) -> None:
@@ -413,7 +418,9 @@ class PlanExecutor:
             self._round(number + 1, p, tag, prepared, after)
             return []
 
-        inner = PlanExecutor(prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1))
+        inner = PlanExecutor(
+            prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1), since=self._since
+        )
         self._inner[p.name, tag] = inner
         inner.start()
 
@@ -434,13 +441,13 @@ class PlanExecutor:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
         guess: SpeculativeRequest[list[Reply]] | None = None
         if is_wanted is None:
-            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency)
+            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency, self._since)
             guess = self._guesses.add(ready, guessed)
             if guessed is None:
                 return
             replies = guessed
         else:
-            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
+            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, self._since)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes shared replies

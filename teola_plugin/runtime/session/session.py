@@ -40,7 +40,7 @@ from teola_plugin.runtime.session.plan_executor import PATIENCE_S, PlanExecutor,
 from teola_plugin.runtime.session.provider_calls import Outside, OwnRequest, provider_of
 from teola_plugin.runtime.session.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.session.report import Listener, Report
-from teola_plugin.runtime.session.slots import SHARED, Next, Slots
+from teola_plugin.runtime.session.slots import SHARED, Next, Since, Slots
 from teola_plugin.seams import Held, Hold, Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Asides, Hear, Items, Mark, Progress
@@ -110,7 +110,6 @@ class Session:
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
-        self._rewound = 0
         self._outside = Outside(self._leave, host.soon)
         self._fronts: list[_Front] = []
         self._is_alone = False
@@ -160,6 +159,7 @@ class Session:
             earlier = [] if beside else self._fronts
             goes_on = [other for other in self._fronts if not other.is_over] if beside else []
             self._fronts = [*goes_on, front]
+            since = self._slots.since()
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
@@ -168,7 +168,7 @@ class Session:
 
         def begin() -> None:
             for values in itertools.islice(waiting, 0 if self._is_closed else 1):
-                front.runs.append(PlanExecutor(prepared, values, self, self._record, begin_next, lockstep))
+                front.runs.append(PlanExecutor(prepared, values, self, self._record, begin_next, lockstep, since))
                 front.runs[-1].start()
 
         def start() -> None:
@@ -211,17 +211,17 @@ class Session:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        since: int | None = None, mark: Mark | None = None,
+        since: Since | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
         """See `plan_executor.Ahead`.
 
-        `since`: see `claim_ahead`; `mark`: see `trace.Asides.request`.
+        `since`: when the work began that asks; `mark`: see `trace.Asides.request`.
         """
         return self._ahead(spec, op, payloads, settings, urgency, since=since, mark=mark)
 
     def _ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        is_guess: bool = False, since: int | None = None, mark: Mark | None = None,
+        is_guess: bool = False, since: Since | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
         """Submit requests ahead. `mark`: the framework's run will take the requests after the mark."""
         engine = engine_for(spec)
@@ -248,7 +248,7 @@ class Session:
                     continue
                 shares = "" if isinstance(payload, Foreign) else op  # a hosted service gets every request
                 if mark is None or mark.is_beside:
-                    slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
+                    slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks, since=since)
                 else:
                     slot = self._slots.coming(asked, mark, stamp, asks=asks)
                 if slot.source:
@@ -302,7 +302,7 @@ class Session:
         if provider is None or self._outside.may_ask(provider):
             act()
             return
-        since = self._rewound
+        since = self._slots.since(ends=True)
 
         def act_after_all() -> None:
             if not self._is_past(since):
@@ -315,11 +315,12 @@ class Session:
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply] | None:  # fmt: skip
         """See `plan_executor.Ahead`."""
         if self._is_closed or self.withholds(spec) or not self._host.begins_at_once(engine_for(spec), len(payloads)):
             return None
-        return self._ahead(spec, op, payloads, settings, urgency, is_guess=True)
+        return self._ahead(spec, op, payloads, settings, urgency, is_guess=True, since=since)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
         """See `plan_executor.Ahead`."""
@@ -338,7 +339,7 @@ class Session:
             self._outside.ask(self._provider_of(spec), self._prefills[-1], is_own=False)
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
-    def asking(self, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> AskedAhead | _Inner:
+    def asking(self, urgency: Urgency, since: Since | None = None, mark: Mark | None = None) -> AskedAhead | _Inner:
         """See `plan_executor.Ahead`, and `submit_ahead`."""
         return _Inner(self, urgency, since, mark) if self._is_beside else AskedAhead(self, urgency, since, mark)
 
@@ -347,9 +348,10 @@ class Session:
         mark: Mark | None = None,
     ) -> None:  # fmt: skip
         """See `trace.Asides`."""
-        session = self.asking(NEXT, self._rewound if is_until_rewound else None, mark)
         with kept_off, self._lock:
+            since = self._slots.since(ends=True) if is_until_rewound else None
             self._has_aside, self._is_resting = True, False  # before the work asks
+        session = self.asking(NEXT, since, mark)
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -450,7 +452,6 @@ class Session:
     def rewind(self) -> None:
         """See `trace.Asides`."""
         with kept_off, self._lock:
-            self._rewound += 1
             self._is_resting = False
             self._slots.rewind()
 
@@ -484,20 +485,20 @@ class Session:
             if self.is_closed:  # meanwhile
                 begun.cancel()
 
-    def _is_past(self, since: int | None) -> bool:
-        """Whether the slots were rewound since `since`: the next slot is no longer the one of work that began then.
+    def _is_past(self, since: Since | None) -> bool:
+        """Whether work that began then gets no slots, see `slots.Since`.
 
         The result is certain only under the lock; `when_open` checks without the lock, and the request checks again.
         """
-        return since is not None and since != self._rewound
+        return since is not None and since.ends and since.rewound != self._slots.rewound
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: Since | None = None,
         mark: Mark | None = None,
     ) -> tuple[Reply, bool]:  # fmt: skip
         """Implement `seams.Session.claim` for a function running ahead.
 
-        The function gets nothing new if the slots were rewound after the `since`-th time. Raises: Withheld.
+        Raises: Withheld.
         """
         provider = self._provider_of(spec)
         key = request_key(spec, op, payload, settings)
@@ -508,7 +509,7 @@ class Session:
             if _is_unsure(mark, key):
                 return _ended_reply(), False
             if mark is None or mark.is_beside:
-                slot = self._slots.ahead(key, asks=asks)
+                slot = self._slots.ahead(key, asks=asks, since=since)
             else:
                 slot = self._slots.coming(key, mark, asks=asks)
             if slot.outcome == "miss":  # the framework's run may take the slot as soon as the lock is free
@@ -793,7 +794,7 @@ class _Inner(Session):
 
     is_unheard = True
 
-    def __init__(self, outer: Session, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
+    def __init__(self, outer: Session, urgency: Urgency, since: Since | None = None, mark: Mark | None = None) -> None:
         super().__init__(outer._host, urgency=urgency, loop=outer._loop, assumed=outer.assumed)
         self._outer = outer
         self._since = since
@@ -823,7 +824,7 @@ class _Inner(Session):
         return self._shared(slot, spec, op, payload, settings)
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: Since | None = None,
         mark: Mark | None = None,
     ) -> tuple[Reply, bool]:  # fmt: skip
         with kept_off, self._lock:

@@ -14,6 +14,7 @@ the stamp is unchanged since the submission: a search that ran ahead of a write 
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import time
@@ -32,6 +33,18 @@ SHARED = ("embedding", "reranking", "searching")
 
 SHORT_LEAD_S = 0.02
 """The framework starts parallel work within this time, in seconds."""
+
+
+class Since(NamedTuple):
+    """When work of the run-ahead began: how often the slots had been rewound, and how many of a key had been `taken`.
+
+    After a further rewind work that `ends` gets no slots. Other work first gets the slots that the framework's run took
+    meanwhile and the run-ahead had not come to: the work asks late for what the framework has asked already.
+    """
+
+    rewound: int
+    taken: Mapping[Hashable, int]
+    ends: bool
 
 
 class Next(NamedTuple):
@@ -89,6 +102,19 @@ class _OfKey:
     ahead: int = 0
     has_given_up: bool = False
     """Some slots may be given up."""
+
+    passed: list[int] = field(default_factory=list)
+    """Positions of taken slots that the run-ahead had not come to before a rewind."""
+
+    def rewind(self) -> None:
+        """Let the run-ahead begin again at the first slot that is not taken."""
+        self.passed += range(self.ahead, self.taken)
+        self.ahead = self.taken
+
+    def next_passed(self, taken: int) -> _Slot | None:
+        """Return the next slot passed over, once, for work that began when `taken` slots had been taken."""
+        at = bisect.bisect_left(self.passed, taken)
+        return self.slots[self.passed.pop(at)] if at < len(self.passed) else None
 
     def share(self, op: str) -> Reply | None:
         """Add a slot that takes over the reply of the last slot, where no caller can tell the difference."""
@@ -166,12 +192,17 @@ class Slots:
         self._gain = _Gain()
         self._noted = 0  # so many of the taken ones are in the gain
         self._dropped = 0
+        self.rewound = 0  # so often
         self._by_key: dict[Hashable, _OfKey] = {}
         self._open: dict[Hashable, _OfKey] = {}  # those with slots that the framework's run has not taken
 
     def mark(self) -> Mark:
         """Return a mark of the current position of the framework's run."""
         return _Mark({key: entry.taken for key, entry in self._by_key.items()})
+
+    def since(self, *, ends: bool = False) -> Since:
+        """Return the beginning of work that begins now."""
+        return Since(self.rewound, {} if ends else {key: entry.taken for key, entry in self._by_key.items()}, ends)
 
     def coming(self, key: Hashable, mark: Mark, stamp: Hashable = None, *, asks: bool = True) -> Next:
         """Return the next slot that the framework's run takes after a mark, regardless of early requests."""
@@ -184,12 +215,18 @@ class Slots:
         entry.ahead = max(entry.ahead, at + 1)
         return Next(entry.slots[at].reply, "miss" if asks else "left")
 
-    def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
+    def ahead(
+        self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True, since: Since | None = None
+    ) -> Next:
         """Return the next slot for the run-ahead. `shares`: the operation, where a reply may be taken over.
 
-        Without `asks`, requests that have not begun are left to the framework's run.
+        Without `asks`, requests that have not begun are left to the framework's run. `since`: when the work that asks
+        began; by default now.
         """
         entry = self._open[key] = self._by_key.setdefault(key, _OfKey())
+        if since and (passed := entry.next_passed(since.taken.get(key, 0))):
+            passed.is_ahead = True
+            return Next(passed.reply, "hit")
         fresh = "miss" if asks else "left"
         for at in range(entry.taken, len(entry.slots)) if entry.has_given_up else ():
             if entry.slots[at].is_given_up:
@@ -255,8 +292,9 @@ class Slots:
 
     def rewind(self) -> None:
         """Let the run-ahead begin again at the first slots that the framework's run has not taken."""
+        self.rewound += 1
         for entry in self._by_key.values():
-            entry.ahead = entry.taken
+            entry.rewind()
 
     def ask_after_all(self, reply: Reply) -> bool:
         """Let the run-ahead make a request it had left. Returns False if the framework's run has already come there."""

@@ -20,6 +20,7 @@ from teola_plugin.runtime.session.ancestry import LOST, contains_lost
 from teola_plugin.runtime.session.graph_runner import run_query
 from teola_plugin.runtime.session.graph_scheduler import Ready
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared, PreparedRounds
+from teola_plugin.runtime.session.slots import Since
 from teola_plugin.runtime.session.speculation import Speculation
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
@@ -44,6 +45,7 @@ class Asked:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        since: Since | None = None,
     ) -> list[Reply]:  # fmt: skip
         found = [Reply() for _ in payloads]
         self.replies |= dict(zip(payloads, found, strict=True))
@@ -59,7 +61,7 @@ class Asked:
     def fell_back(self, error: BaseException) -> None:
         self.errors.append(error)
 
-    def asking(self, urgency: Urgency) -> Asked:
+    def asking(self, urgency: Urgency, since: Since | None = None) -> Asked:
         return self
 
     def close(self) -> None:

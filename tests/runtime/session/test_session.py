@@ -20,6 +20,7 @@ from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.session.plan_executor import PATIENCE_S, Prepared
 from teola_plugin.runtime.session.session import NEXT, Session
+from teola_plugin.trace import Function
 from tests.support.fakes import FakeEngine
 
 AFTER_BARRIER = """
@@ -229,6 +230,45 @@ def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(
     assert engine.seen == (["late"] if is_until_rewound else ["late", "late"])
     assert claims == [not is_until_rewound]
     session.close()
+
+
+LATE = {
+    "itself": "inputs(x); y = call(x, fn='late') @ python; a = decoding(y) @ embedder; outputs(a)",
+    "a function": "inputs(x); y = call(x, fn='late') @ python; a = call(y, fn='ask') @ python; outputs(a)",
+}
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+@pytest.mark.parametrize("asker", LATE)
+def test_a_late_graph_gets_what_the_framework_asked_before_the_slots_were_rewound(
+    host: LocalHost, asker: str, is_beside: bool
+) -> None:
+    engine = FakeEngine()
+    session = Session(host)
+    if is_beside:
+        session.follow(lambda component, value, asides: None, beside=True)
+    is_late = threading.Event()
+
+    def late(x: str) -> str:
+        is_late.wait()
+        return x
+
+    def ask(x: str) -> Any:
+        current = seams.current()
+        assert current is not None
+        return current.ask(engine.spec, "decoding", [x], {})[0].result()
+
+    functions = {"late": Function(late), "ask": Function(ask, asks=True)}
+    front = session.run_ahead(
+        Prepared(make_plan(parse(LATE[asker])), functions, {"embedder": engine.spec}), [{"x": "why"}], {}
+    )
+    session.ask(engine.spec, "decoding", ["why"], {})[0].result()
+    session.rewind()
+    is_late.set()
+    while not front.is_over:
+        settled(host)
+    assert engine.seen == ["why"]
+    assert session.close().wasted == 0
 
 
 def test_a_reading_that_may_wait_begins_with_the_frameworks_next_request(

@@ -76,6 +76,30 @@ def test_what_the_framework_asked_before_a_rewind_is_not_shared() -> None:
     assert slots.clear() == ([], 0, 1)
 
 
+def test_late_work_gets_what_the_framework_asked_since_the_work_began() -> None:
+    slots = Slots()
+    slots.retire("k")
+    began = slots.since()
+    asked = [slots.retire("k").reply for _ in range(2)]
+    slots.rewind()
+    new = slots.ahead("k")
+    assert new.outcome == "miss"
+    assert slots.retire("k").reply is new.reply
+    assert slots.ahead("k", since=slots.since()).outcome == "miss"  # that work began after the rewind
+    late = [slots.ahead("k", since=began) for _ in range(3)]
+    assert [each.outcome for each in late] == ["hit", "hit", "miss"]
+    assert [each.reply for each in late[:2]] == asked
+
+
+def test_late_work_gets_nothing_that_early_work_has_got() -> None:
+    slots = Slots()
+    began = slots.since()
+    early = slots.ahead("k")
+    assert slots.retire("k").reply is early.reply
+    slots.rewind()
+    assert slots.ahead("k", since=began).outcome == "miss"
+
+
 def test_a_slot_under_another_stamp_is_stale() -> None:
     slots = Slots()
     before = slots.ahead("k", 1).reply
