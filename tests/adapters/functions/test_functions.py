@@ -298,17 +298,24 @@ def test_only_the_public_methods_of_an_object_open_calls(service: Service) -> No
 class Strict(BaseCallbackHandler):
     raise_error = True
 
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+
     def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
-        raise Refused
+        self.allowed -= 1
+        if self.allowed < 0:
+            raise Refused
 
 
-def test_a_handler_that_refuses_forbids_early_requests(service: Service) -> None:
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_handler_that_refuses_forbids_early_requests(allowed: int, service: Service) -> None:
     fast = optimize(Rag(chat(service)).query)
     fast("first")
     around = RunnableLambda(lambda text: fast(text))
+    service.lasts_s = 0.2  # time enough to read
     with counted(service) as found, pytest.raises(Refused):
-        around.invoke("refused", {"callbacks": [Strict()]})
-    assert not found
+        around.invoke("refused", {"callbacks": [Strict(allowed)]})
+    assert found.total() == allowed
 
 
 def test_a_function_inside_another_is_read_with_it(service: Service) -> None:
