@@ -12,6 +12,7 @@ import operator
 import sqlite3
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -203,6 +204,9 @@ class Closing:
     def __del__(self) -> None:
         self.ends.append("end")
 
+    def tell(self) -> None:
+        """Do nothing."""
+
 
 def ends_of_objects(make: Make) -> Callable[[State], State]:
     model = make()
@@ -218,10 +222,75 @@ def ends_of_objects(make: Make) -> Callable[[State], State]:
     return node
 
 
+class Holder:
+    """Holds an object whose end shows, in an attribute, or in a list."""
+
+    def __init__(self) -> None:
+        self.parts = [Closing()]
+
+
+class Held:
+    """Holds what it is given."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+
+class Slotted:
+    """Holds an object whose end shows beside the attributes."""
+
+    __slots__ = ("__dict__", "part")
+
+    def __init__(self) -> None:
+        self.part = Closing()
+
+
+class Several(list[Any]):
+    """Holds objects as a list does."""
+
+
+def ends_of(make_object: Callable[[], Any], name: str) -> Callable[[Make], Callable[[State], State]]:
+    def program(make: Make) -> Callable[[State], State]:
+        model = make()
+
+        def node(state: State) -> State:
+            Closing.ends.clear()
+            one = unread(make_object)
+            first = told(model, "first")
+            del one
+            seen = unread(list, Closing.ends)
+            return {"out": [first, seen, told(model, "last")]}
+
+        return node
+
+    program.__name__ = name
+    return program
+
+
+class Plain:
+    """An object of the program's."""
+
+
+def weak_references(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        one = unread(Plain)
+        seen = unread(weakref.ref, one)
+        first = told(model, "first")
+        del one
+        return {"out": [first, unread(seen) is None, told(model, "last")]}
+
+    return node
+
+
 PROGRAMS = [
     body_of_a_class, called_twice_in_a_statement, default_that_is_changed, bound_argument_that_is_changed,
     model_of_a_chain_that_is_changed, model_in_a_list_that_is_changed, asked_in_a_thread_before,
-    asked_in_threads_by_a_batch, asked_by_what_is_not_read, ends_of_objects,
+    asked_in_threads_by_a_batch, asked_by_what_is_not_read, ends_of_objects, ends_of(Holder, "ends_in_a_list"),
+    ends_of(Slotted, "ends_in_a_slot"), ends_of(lambda: Several([Closing()]), "ends_in_a_subclass"),
+    ends_of(lambda: [Closing().tell], "ends_in_a_method"), ends_of(lambda: Held(Closing().tell), "ends_in_a_callback"),
+    weak_references,
 ]  # fmt: skip
 
 
@@ -255,6 +324,34 @@ def test_the_requests_are_those_of_the_original(program: Any) -> None:
     original = rounds(service, made(service, program, host))
     service = Service()
     assert rounds(service, optimize(made(service, program, host))) == original
+
+
+class Judge:
+    """A component of the program's, with a model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.seen = model, dict[str, list[str]]()
+
+    def judge(self, name: str) -> str:
+        return told(self.model, name)
+
+
+def test_methods_of_an_object_made_where_nothing_is_read_are_read() -> None:
+    def judges(make: Make) -> Callable[[State], State]:
+        model = make()
+
+        def node(state: State) -> State:
+            judge = unread(Judge, model)
+            return {"out": [judge.judge("a"), judge.judge("b"), judge.judge("c")]}
+
+        return node
+
+    service = Service()
+    app = optimize(made(service, judges, "judges.invalid"))
+    app.invoke({"x": ""})
+    app.invoke({"x": ""})
+    service.together = threading.Barrier(3)
+    assert app.invoke({"x": ""})["out"] == ["to a None", "to b None", "to c None"]
 
 
 def test_what_stands_behind_it_is_asked_at_once() -> None:

@@ -15,6 +15,7 @@ import itertools
 import sys
 import threading
 import types
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,9 @@ OPERATIONS = 5_000
 
 MAX_CODES = 10_000
 """Functions whose owner (a library or the user) is cached."""
+
+MAX_PARTS = 1_000
+"""Parts of an object that are looked at."""
 
 MAX_FRAMES = 400
 """Frames of a stack that are looked at."""
@@ -406,7 +410,58 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
         return True
     if kind is types.MethodType:
         return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
+    return _is_of_frameworks(kind) or _ends_unseen(held)
+
+
+def _is_of_frameworks(kind: type) -> bool:
     return foreign.module_of(kind).partition("_")[0].partition(".")[0] in _FRAMEWORKS
+
+
+def _ends_unseen(held: Any) -> bool:
+    """Whether nothing shows the end of an object, and of all that the object holds."""
+    left, seen = [held], dict[int, Any]()
+    for _ in range(MAX_PARTS):
+        if not left:
+            return True
+        value = left.pop()
+        kind = type(value)
+        if foreign.is_atom(value) or foreign.is_class(value) or foreign.is_one_of(kind, _LASTING) or id(value) in seen:
+            continue
+        if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
+            return False
+        seen[id(value)] = value
+        if kind is dict:
+            left += [*value.keys(), *value.values()]
+        elif foreign.is_one_of(kind, (list, tuple, set, frozenset)):
+            left += value
+        elif kind is types.MethodType:
+            left.append(value.__self__)
+        elif not _is_of_frameworks(kind):
+            parts = _parts_of_object(value)
+            if parts is None or weakref.getweakrefcount(value):
+                return False
+            left += parts
+    return False
+
+
+def _parts_of_object(value: Any) -> list[Any] | None:
+    """Return what an object holds; None if parts of C code may hold more, or lookups could run code."""
+    own = foreign.own_attributes(value)
+    if own is None:
+        return None
+    parts = list(own.values())
+    for cls in foreign.mro_of(type(value)):
+        for each in () if cls is object else foreign.namespace_of(cls).values():
+            if foreign.is_one_of(type(each), _OF_C):
+                return None
+            if type(each) is types.MemberDescriptorType:
+                with contextlib.suppress(AttributeError):
+                    parts.append(each.__get__(value))
+    return parts
+
+
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+"""Attributes of classes in C, whose objects may hold more than attributes."""
 
 
 _LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)

@@ -233,6 +233,8 @@ def shown(value: Any) -> str:
     if type(value) is Callee:
         return value.name
     held = value.held if isinstance_of(value, Opaque) else value
+    if type(held) is Stale:
+        return "a value that was made where the function is not read"
     return f"an object of the class {type_name(type(held))}"
 
 

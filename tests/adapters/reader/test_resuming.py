@@ -218,6 +218,43 @@ LEFT = {
         m.ask("same")
         return m.ask(str([isinstance(box, Box), isinstance(box, str), callable(box)]))
     """,
+    "an object that changes": """
+        box = unread(lambda: Box())
+        m.ask("same")
+        box.count()
+        m.ask(str(box.number))
+        unread(lambda: box.count())
+        m.ask("same")
+        return m.ask(str(box.number))
+    """,
+    "an object in a loop that changes": """
+        boxes = unread(lambda: [Box(), Box()])
+        for box in boxes:
+            m.ask(f"{box.number}")
+            boxes[1].count()
+            m.ask(f"{boxes[1].number}")
+        return [box.number for box in boxes]
+    """,
+    "a list of an object's that changes": """
+        boxes = unread(lambda: [Box(), Box()])
+        rows = boxes[0].rows
+        m.ask("same")
+        rows.append(1)
+        m.ask(str(boxes[0].rows))
+        unread(lambda: rows.append(2))
+        m.ask("same")
+        return m.ask(str(boxes[0].rows))
+    """,
+    "an object that an attribute holds": """
+        box = unread(lambda: Box())
+        box.inner = unread(lambda: Box())
+        m.ask("same")
+        box.inner.count()
+        m.ask(f"{box.inner.number}{box.number}")
+        unread(lambda: box.inner.count())
+        m.ask("same")
+        return m.ask(f"{box.inner.number}{box.number}")
+    """,
     "an iterator that is used up in part": """
         steps = iter(["a", "b", "c", "d"])
         first = unread(lambda: next(steps))
@@ -253,6 +290,9 @@ ROUNDS = itertools.cycle([[], ["p", "q"]])
 
 class Box:
     number = 0
+
+    def __init__(self):
+        self.rows = []
 
     def count(self):
         self.number += 1
