@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters import Calls
-from teola_plugin.adapters.langchain import interrupted, quiet, tools, twin
+from teola_plugin.adapters.langchain import interrupted, quiet, several_prompts, tools, twin
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.trace import Traced
 
@@ -36,5 +36,6 @@ class LangChainAdapter:
 
 interrupted.install()
 quiet.install()
+several_prompts.install()
 tools.install()
 adapter = LangChainAdapter()
