@@ -102,10 +102,19 @@ def _default(run: Any, schema: dict[str, Any]) -> Any:
         return factory()
     default = schema["default"]
     if not is_plain_default(default):
-        return run.unknown(is_safe=True)  # a fresh copy
+        return run.unknown(holds=_kind_of_copy(default), is_safe=True)
     loaded = run.load(default)
     run.require_known(loaded)
     return copy.deepcopy(loaded)  # as pydantic does
+
+
+def _kind_of_copy(value: Any) -> str | type:
+    """Return the class of a deep copy of an object, "any" if the object's class decides that itself."""
+    cls = type(value)
+    is_own = type(cls) is not type or in_mro(cls, "__deepcopy__") is not foreign.MISSING
+    if is_own or any(foreign.owner_in_mro(cls, name) is not object for name in ("__reduce_ex__", "__reduce__")):
+        return "any"
+    return cls
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -142,6 +151,9 @@ def _validator(schema: dict[str, Any], config: Any) -> Any:
 
 
 def _instance(run: Any, wanted: type, value: Any) -> Any:
+    kind: Any = value.holds if type(value) is Unknown else None
+    if foreign.is_class(kind) and foreign.is_subtype(kind, wanted):
+        return value
     if run.is_unknown(value):
         return run.unknown(value)
     if isinstance_of(value, Opaque) and foreign.is_subtype(type(value.held), wanted):

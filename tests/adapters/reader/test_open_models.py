@@ -23,6 +23,19 @@ class Graph:
         return Graph()
 
 
+class Plain:
+    """Copied part by part."""
+
+
+class Other:
+    """Of another class."""
+
+
+class Reduced:
+    def __reduce__(self) -> Any:
+        return Plain, ()
+
+
 class Kind(Enum):
     ONE = "one"
 
@@ -50,6 +63,25 @@ class State(BaseModel):
 class Held(BaseModel, arbitrary_types_allowed=True):
     graph: Graph = Graph()
     text: str = ""
+
+
+class Several(BaseModel, arbitrary_types_allowed=True):
+    plain: Plain = Plain()
+    other: Any = Other()
+    reduced: Any = Reduced()
+    graph: Any = Graph()
+
+
+class Wanting(BaseModel, arbitrary_types_allowed=True):
+    plain: Plain
+
+
+class WantingReduced(BaseModel, arbitrary_types_allowed=True):
+    reduced: Reduced
+
+
+class WantingGraph(BaseModel, arbitrary_types_allowed=True):
+    graph: Graph
 
 
 class Checked(State):
@@ -125,6 +157,20 @@ def test_defaults_are_copies() -> None:
     one, two = (open_model(run, State, {}) for _ in range(2))
     assert one.texts is not two.texts
     assert one.texts is not State.model_fields["texts"].default
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "source", "is_certain"),
+    [(Wanting, "plain", "plain", True), (Wanting, "plain", "other", False), (Wanting, "plain", "graph", False),
+     (WantingGraph, "graph", "graph", False), (WantingReduced, "reduced", "reduced", False)],
+)  # fmt: skip
+def test_the_copy_of_a_default_has_the_class_of_the_default(cls: Any, name: str, source: str, is_certain: bool) -> None:
+    run = Run(ModelAsker())
+    default = vars(open_model(run, Several, {}))[source]
+    assert not run.gates
+    assert type(vars(open_model(run, cls, {name: default}))[name]) is Unknown
+    assert bool(run.gates) is not is_certain
+    assert not RAN
 
 
 @pytest.mark.parametrize(
