@@ -23,6 +23,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from teola_plugin import optimize, runtime, terms
 from teola_plugin.engines import EngineSpec
+from teola_plugin.errors import DeadlineExceeded
 from teola_plugin.graph import parse
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings
 from teola_plugin.plan import make_plan
@@ -113,6 +114,8 @@ def as_chain(engines: Engines, *, is_original: bool = False) -> Answer:
 
     async def answer(question: str, on: Terms) -> str:
         left_s = None if on.deadline_s == math.inf else on.deadline_s - time.monotonic()
+        if left_s is not None and left_s <= 0:  # a busy machine was late
+            raise DeadlineExceeded("before the call")
         with terms(tenant=on.tenant, deadline_s=left_s):
             return str(await pipeline.ainvoke({"question": question}))
 
