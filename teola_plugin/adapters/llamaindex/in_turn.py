@@ -21,6 +21,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import iscoroutinefunction
 from itertools import repeat
 from pathlib import Path
@@ -111,7 +112,7 @@ def _keywords(index: Any, table: Any, nodes: Sequence[BaseNode], *_: Any, **__: 
         double = stand_in(index)
         for node in nodes:
             text = node.get_content(metadata_mode=MetadataMode.LLM)
-            yield rehearse(lambda text=text: double._extract_keywords(text), decoding=repeat(""))
+            yield rehearse(partial(double._extract_keywords, text), decoding=repeat(""))
 
 
 def _summaries(index: Any, struct: Any, nodes: Sequence[BaseNode], *_: Any, **__: Any) -> Iterator[list[Asked]]:
