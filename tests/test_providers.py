@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,7 +15,8 @@ from langchain_openai import ChatOpenAI, OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 from teola_plugin import providers
-from teola_plugin.adapters.service import service_of
+from teola_plugin.adapters import service as services
+from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
@@ -619,3 +621,16 @@ def test_an_error_that_was_handled_before_is_no_cause() -> None:
     assert not is_of_service(later)
     later.__cause__ = later.__context__
     assert is_of_service(later)
+
+
+def test_clients_are_found_while_another_thread_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Name(str):
+        def endswith(self, *given: Any) -> bool:
+            loaded[f"late {len(loaded)}"] = None  # what another thread imports meanwhile
+            return super().endswith(*given)
+
+    loaded: dict[str, Any] = {Name(f"m{number}"): None for number in range(3)}
+    monkeypatch.setattr(services, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(services, "_seen", [0])
+    hold_retries()
+    assert len(loaded) == 6

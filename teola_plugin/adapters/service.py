@@ -43,8 +43,8 @@ def hold_retries() -> None:
     if len(sys.modules) == _seen[0]:
         return
     _seen[0] = len(sys.modules)
-    for name in [name for name in sys.modules if name.endswith("._base_client") and name.count(".") == 1]:
-        module = sys.modules[name]
+    loaded = sys.modules.copy()  # another thread may import meanwhile
+    for module in [loaded[name] for name in loaded if name.endswith("._base_client") and name.count(".") == 1]:
         for forms, method in ((_HELD, "_sleep_for_retry"), (_REPLIED, "_process_response")):
             if client := getattr(module, "SyncAPIClient", None):
                 forms.replace(client, method)

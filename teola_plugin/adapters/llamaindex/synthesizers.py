@@ -142,6 +142,19 @@ def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
     return bool(getattr(synthesizer, "_structured_answer_filtering", False))
 
 
+def certain_requests(synthesizer: BaseSynthesizer, question: str, nodes: Sequence[NodeWithScore]) -> list[Asked]:
+    """Return the requests that a call without coroutines makes whatever the replies say; none if it is not readable.
+
+    Of a tree in coroutines only a single leaf, which is asked without one.
+    """
+    if _obstacle(synthesizer) or synthesizer._streaming:
+        return []
+    asked = _Prompts(synthesizer).rehearsed(question, nodes)
+    if _uses_coroutines(synthesizer) and not (isinstance(synthesizer, TreeSummarize) and len(asked) == 1):
+        return []
+    return [each for each in asked if MARK not in str(each.payload)]
+
+
 class _Prompts:
     """The requests of a synthesizer, from its rehearsals. The settings are read anew each time, the model is not."""
 
@@ -174,7 +187,7 @@ class _Prompts:
             return []
         if code := _obstacle(synthesizer):  # it was changed after it had been read
             raise LookupError(f"{type(synthesizer).__name__}: {CODES[code]}")
-        asked = self._rehearsed(question, nodes, answers)[len(answers) :]
+        asked = self.rehearsed(question, nodes, answers)[len(answers) :]
         if is_async:
             return [a._replace(payload=from_coroutine(a.payload)) for a in asked]
         # The framework will ask in coroutines, on an event loop that does not exist yet.
@@ -182,9 +195,10 @@ class _Prompts:
 
     def first(self) -> Asked:
         """Return the first request for a sample node, with `QUERY_MARK` as the question."""
-        return self._rehearsed(QUERY_MARK, [_node("context")])[0]
+        return self.rehearsed(QUERY_MARK, [_node("context")])[0]
 
-    def _rehearsed(self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str] = ()) -> list[Asked]:
+    def rehearsed(self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str] = ()) -> list[Asked]:
+        """Return the requests of a rehearsal without coroutines."""
         double = stand_in(self._synthesizer, _use_async=False)
         if isinstance(double, Refine):
             double._program_factory = double._default_program_factory

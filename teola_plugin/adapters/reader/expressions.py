@@ -563,7 +563,15 @@ class Expressions:
 
             return item
 
-        return self._collected(node.generators, [node.key, node.value], pair, _dict_of)
+        collected = self._collected(node.generators, [node.key, node.value], pair, _dict_of)
+
+        def made(frame: Frame) -> Any:
+            value = collected(frame)
+            if type(value) is Unknown:
+                value.is_dict = True
+            return value
+
+        return made
 
     def _collected(
         self,

@@ -1006,7 +1006,8 @@ def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
     if not may_differ(one):
         return False
     if kind is Unknown:
-        is_alike = one.holds == two.holds and one.is_shared == two.is_shared and _origins(one) == _origins(two)
+        are_kinds = (one.holds, one.is_shared, one.is_dict) == (two.holds, two.is_shared, two.is_dict)
+        is_alike = are_kinds and _origins(one) == _origins(two)
         return is_alike and (one.items is two.items or _have_same_items(one.items, two.items, may_differ))
     return kind in (list, dict) and _have_same_parts(one, two, may_differ)
 

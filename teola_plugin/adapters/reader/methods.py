@@ -229,6 +229,8 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     is_extended = name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs
     if is_extended and (type(args[0]) is Unknown or (is_sequence(args[0]) and is_unknown(run, args[0]))):
         return taking.grow(run, value, args[0])
+    if name == "update" and type(value) is dict and len(args) == 1 and not kwargs and _is_dict_to_come(args[0]):
+        return run.taint(value)
     if is_unknown(run, value):
         return _write_unknown(run, value, name, args, kwargs)
     try:
@@ -236,6 +238,10 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     except Undecided:
         run.taint(value)
         raise
+
+
+def _is_dict_to_come(value: Any) -> bool:
+    return type(value) is Unknown and value.is_dict
 
 
 def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:

@@ -93,10 +93,10 @@ class Unknown:
     "message" (an AI message of a model), "reply" (of a web page), or the class of the object. `sources`: the origins of
     the value (components that were asked), which alone decide whether an operation on the value raises. `items`: the
     items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may
-    also know by another name.
+    also know by another name. `is_dict`: certainly a dict, with items that are not known.
     """
 
-    __slots__ = ("holds", "is_shared", "items", "sources")
+    __slots__ = ("holds", "is_dict", "is_shared", "items", "sources")
 
     def __init__(
         self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
@@ -106,6 +106,7 @@ class Unknown:
         self.sources = sources
         self.items = items
         self.is_shared = False
+        self.is_dict = False
 
 
 class Perhaps:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_index.core import (
     Document,
     DocumentSummaryIndex,
+    KeywordTableIndex,
     MockEmbedding,
     PromptTemplate,
     SummaryIndex,
+    TreeIndex,
     get_response_synthesizer,
+    utils,
 )
 from llama_index.core.extractors import TitleExtractor
 from llama_index.core.indices.document_summary import DocumentSummaryIndexLLMRetriever
@@ -21,7 +26,8 @@ from llama_index.core.indices.list.retrievers import SummaryIndexLLMRetriever
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import TextNode
+from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
 from teola_plugin import optimize
@@ -164,3 +170,141 @@ def test_the_slots_that_come_next() -> None:
     assert again.outcome == "miss"
     assert slots.retire("key").reply is again.reply
     assert slots.clear()[1] == 1
+
+
+# --- loops that build an index ---------------------------------------------------------------------------------------
+
+
+def keywords(llm: Any, given: list[TextNode]) -> Any:
+    return sorted(KeywordTableIndex(given, llm=llm).index_struct.table)
+
+
+def tree(llm: Any, given: list[TextNode]) -> Any:
+    index = TreeIndex(given, llm=llm, num_children=2, use_async=False)
+    return [node.text for node in index.docstore.docs.values()]
+
+
+def summaries(llm: Any, given: list[TextNode]) -> Any:
+    index = DocumentSummaryIndex.from_documents(
+        [Document(text=each.text, id_=each.id_, metadata=each.metadata) for each in given], llm=llm,
+        response_synthesizer=get_response_synthesizer(
+            llm=llm, response_mode=ResponseMode.TREE_SUMMARIZE, use_async=True
+        ),
+        embed_summaries=False, embed_model=MockEmbedding(8),
+    )  # fmt: skip
+    return [index.get_document_summary(each.id_) for each in given]
+
+
+BUILDERS = [keywords, tree, summaries]
+
+
+def built(build: Any, llm: Any, given: Callable[[], list[TextNode]] = nodes) -> Callable[[], Any]:
+    def make() -> Any:
+        return build(llm, given())
+
+    return make
+
+
+def gained(make: Any) -> int:
+    """Return how many requests ran ahead of a function; all answers, and all requests, are those of the original."""
+    fast = optimize(make)
+    assert apart(fast) == apart(make)
+    report = optimized(fast).reports[-1]
+    assert report.wasted == 0
+    return int(report.hits)
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_an_index_asks_about_all_of_its_nodes_at_once(service: Service, build: Any) -> None:
+    make = built(build, chat(service))
+    with counted(service) as original:
+        plain = apart(make)
+    fast = optimize(make)
+    service.holds, service.awaits = "text 0", "text 5"
+    with counted(service) as made:
+        assert apart(fast) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.fallbacks) == (0, ())
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_an_index_of_one_node_asks_as_it_did(service: Service, build: Any) -> None:
+    assert gained(built(build, chat(service), lambda: nodes(1))) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_async", "hits"),
+    [
+        (ResponseMode.REFINE, False, 3),  # the first prompt of each document
+        (ResponseMode.ACCUMULATE, False, 6),
+        (ResponseMode.ACCUMULATE, True, 0),  # in coroutines, on an event loop that does not exist yet
+    ],
+)
+def test_of_a_document_all_is_asked_that_needs_no_reply(
+    service: Service, mode: ResponseMode, is_async: bool, hits: int
+) -> None:
+    llm = chat(service)
+
+    def make() -> Any:
+        given = nodes()
+        for number, node in enumerate(given):
+            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=f"d{number // 2}")
+        index = DocumentSummaryIndex(
+            given, llm=llm, embed_summaries=False, embed_model=MockEmbedding(8),
+            response_synthesizer=get_response_synthesizer(llm=llm, response_mode=mode, use_async=is_async),
+        )  # fmt: skip
+        return [index.get_document_summary(f"d{number}") for number in range(3)]
+
+    assert gained(make) == hits
+
+
+class OwnNode(TextNode):
+    """A node of the user's."""
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+@pytest.mark.parametrize(
+    "make", [lambda n: OwnNode(text=f"t{n}"), lambda n: TextNode(text=f"t{n}", metadata={"a": []})]
+)
+def test_nodes_that_may_hold_code_of_the_users_are_not_shown_early(service: Service, build: Any, make: Any) -> None:
+    if build is keywords or type(make(0)) is TextNode:  # a docstore and a document make them stock nodes
+        assert gained(built(build, chat(service), lambda: [make(n) for n in range(4)])) == 0
+
+
+class OwnTable(KeywordTableIndex):
+    """Which extracts in a way of the user's."""
+
+    def _extract_keywords(self, text: str) -> set[str]:
+        return super()._extract_keywords(text)
+
+
+def test_indexes_of_the_users_classes_are_left_alone(service: Service) -> None:
+    llm = chat(service)
+    assert gained(lambda: sorted(OwnTable(nodes(), llm=llm).index_struct.table)) == 0
+    assert gained(lambda: len(TreeIndex(nodes(), llm=llm, num_children=2, use_async=True).docstore.docs)) == 0
+
+
+def test_nothing_is_asked_early_where_stop_words_may_be_missing(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make = built(keywords, chat(service))
+    monkeypatch.setattr(utils.globals_helper, "_stopwords", None)
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    monkeypatch.setattr("nltk.data.path", [])
+    monkeypatch.setattr("nltk.download", lambda *args, **kwargs: None)
+    for each in (make, optimize(make)):
+        with counted(service) as made, pytest.raises((LookupError, PermissionError), match="stopwords"):
+            apart(each)
+        assert made.total() == 1
+
+
+class Stream(io.StringIO):
+    """May refuse what is printed."""
+
+
+def test_nothing_is_asked_early_where_an_index_may_not_print(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = built(summaries, chat(service))
+    monkeypatch.setattr("sys.stdout", Stream())
+    assert gained(make) == 0

@@ -55,6 +55,15 @@ def progress_bar(state: State) -> Any:
     return {"out": found}
 
 
+@form(4)
+def updates_a_dict_by_comprehensions(state: State) -> Any:
+    found = {}
+    for each in state["documents"]:
+        words = LLM.invoke("words of " + each).content.split()
+        found.update({f"{word} of it": each for word in words})
+    return {"out": sorted(found)}
+
+
 @form(2, varies=True)
 def time_of_day_in_the_prompt(state: State) -> Any:
     return {"out": LLM.invoke(f"Today is {datetime.now():%Y}. {state['question']}").content}

@@ -52,6 +52,28 @@ def asked_in_one_arm_behind_what_may_raise(m: Any) -> Any:
         m.ask("x")
 
 
+def updated_by_comprehensions(m: Any) -> Any:
+    words, found = str(m.ask("a")).split(), {"x": 0}
+    found.update({f"b{word}": 1 for word in words})
+    found.update({f"c{word}": 2 for word in words})
+    m.ask("b")
+
+
+def updated_by_a_reply(m: Any) -> Any:
+    found: Any = {}
+    found.update(m.ask("a"))
+    m.ask("b")
+
+
+def updated_by_a_comprehension_or_a_reply(m: Any) -> Any:
+    reply, found = m.ask("a"), {"x": 0}
+    other = {f"b{word}": 1 for word in str(reply).split()}
+    if reply == "yes":
+        other = reply
+    found.update(other)
+    m.ask("b")
+
+
 def left_perhaps(m: Any) -> Any:
     if m.ask("a") == "yes":
         return 1
@@ -629,6 +651,9 @@ CASES: list[Case] = [
     (raised_perhaps, ["a"], ["b"]),
     (raised_in_both_arms, ["a"], []),
     (may_raise_in_one_arm, ["a"], ["c", "b"]),
+    (updated_by_comprehensions, ["a", "b"], []),
+    (updated_by_a_reply, ["a"], ["b"]),
+    (updated_by_a_comprehension_or_a_reply, ["a"], ["b"]),
     (not_bound_perhaps, ["a"], ["b"]),
     (caught_in_the_state_in_which_it_raised, ["a"], ["1"]),
     (made_a_generator, [], []),
