@@ -29,12 +29,11 @@ from langchain_core.vectorstores import VectorStore
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
+from teola_plugin.adapters.langchain import reading_classic as classic
 from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
-from teola_plugin.adapters.langchain.reading_classic import is_read_chain
-from teola_plugin.adapters.langchain.reading_classic import method as classic_method
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, makes_retrievers, providers_of
@@ -146,6 +145,8 @@ class LangChainAsker:
         return NOT_MINE
 
     def _of_class(self, cls: type, name: str) -> Any:
+        if name in classic.MAKING and classic.is_chain_class(cls):
+            return Callee(lambda run, args, kwargs: self._builder.chain(run, cls, name, args, kwargs), name)
         if name in builders.OF_CLASSES and can_construct(cls) and not foreign.is_subtype(cls, BaseLLMOutputParser):
             if name == "assign" and cls is not RunnablePassthrough:
                 return NOT_MINE
@@ -157,8 +158,8 @@ class LangChainAsker:
             return self._sending(held, name)
         if name in _RUNS and foreign.in_mro(stock_class(held), name) is foreign.in_mro(BaseTool, name):
             return self._running(held, name)
-        if is_read_chain(held):
-            return classic_method(run, held, name, self._way(held, False), run_component)
+        if classic.is_read_chain(held):
+            return classic.method(run, held, name, self._way(held, False), run_component)
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
         if name in tokens.METHODS and tokens.counts(held):
@@ -246,7 +247,7 @@ class LangChainAsker:
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
-        if is_read_chain(callee.held) and len(args) == 1 and not kwargs:
+        if classic.is_read_chain(callee.held) and len(args) == 1 and not kwargs:
             return run_component(run, callee.held, args[0], self._way(callee.held, False))
         if callee.held is set_llm_cache:  # models look in each call for the cache
             raise Barrier("it sets a response cache", "set the cache before the call")

@@ -33,6 +33,8 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from teola_plugin.adapters import search_classes
 from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain import reading_classic as classic
+from teola_plugin.adapters.langchain import reading_made_retrievers as made_retrievers
 from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_parser,
     require_clean_schema,
@@ -92,6 +94,11 @@ class Builder:
             return self.function(args, kwargs)
         if cls in _COMPOSITES:
             return self._composite(run, cls, args, kwargs)
+        if classic.is_chain_class(cls):
+            return self.chain(run, cls, "", args, kwargs)
+        if made_retrievers.is_users_class(cls):
+            made_retrievers.require_fields(cls, args, kwargs)
+            return self._make(run, cls, cls, args, kwargs, take=made_retrievers.given)
         _require_known_fields(cls, kwargs)
         if is_search_class(cls):
             if not outlets.warns(LangChainDeprecationWarning):
@@ -120,6 +127,10 @@ class Builder:
             raise Barrier("it makes a RunnableLambda in an unusual way")
         return Opaque(Function(args[0]), is_own=True)
 
+    def chain(self, run: Run, cls: type, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a chain of langchain-classic. `name`: see `classic.maker`. Raises: as `construct`."""
+        return self._make(run, cls, classic.maker(run, cls, name), args, kwargs, name)
+
     def method(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a component's building method. Raises: Barrier, Undecided, errors of the method."""
         if name in OF_RUNNABLES or owner in _COMPOSITES:
@@ -134,15 +145,16 @@ class Builder:
 
     def _make(
         self, run: Run, owner: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-        name: str = "",
+        name: str = "", take: Callable[[Run, Exchange, Any], Any] | None = None,
     ) -> Any:  # fmt: skip
+        take = _argument if take is None else take
         key = (Same(owner), name, _key_of([*args]), _key_of(dict(kwargs)))
         is_kept = _is_hashable(key)
         if is_kept and key in self._made:
             return self._made[key][0]
         exchange = Exchange(run)
-        given = [_argument(run, exchange, each) for each in args]
-        named = {name: _argument(run, exchange, each) for name, each in kwargs.items()}
+        given = [take(run, exchange, each) for each in args]
+        named = {key: take(run, exchange, each) for key, each in kwargs.items()}
         if not name:
             _require_no_known_difference(owner, frozenset(named))
         made = outcome(lambda: function(*given, **named))
@@ -208,6 +220,8 @@ def can_construct(cls: type) -> bool:
         return True
     if not foreign.has_known_classes(cls):
         return False
+    if classic.is_chain_class(cls) or made_retrievers.is_users_class(cls):
+        return True
     package = foreign.module_of(cls).split(".")[0]
     if foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM):
         is_own = package == "teola_plugin"

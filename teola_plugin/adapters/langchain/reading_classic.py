@@ -3,21 +3,27 @@
     qa.invoke({"query": question})      the requests of the retriever, then of the model about all documents
 
 The prompts come from the chains' own methods. Chains with a memory, with handlers of their own, or with methods of the
-user's are left to the framework.
+user's are left to the framework. A chain that the program makes is made here as LangChain makes it, but for the
+warnings that the classes are deprecated: each is given once in a process, by the framework's run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
+from teola_plugin.adapters.langchain.models import is_published_method
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, require_clean_template, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import RunComponent
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
@@ -117,3 +123,78 @@ def method(run: Run, chain: Any, name: str, way: Way, run_component: RunComponen
         return found[chain.output_keys[0]] if type(found) is dict else unknown_from(run, found, "any", is_safe=True)
 
     return Callee(ask, name)
+
+
+# --- chains that the program makes -----------------------------------------------------------------------------------
+
+_SHARED = ("verbose", "callback_manager", "callbacks")
+"""Settings of the chains inside of a chain."""
+
+
+def is_chain_class(cls: type) -> bool:
+    """Whether the class is that of a read chain, with the published constructor."""
+    if not foreign.has_known_classes(cls):
+        return False
+    module, name = foreign.module_of(cls), type_name(cls)
+    is_named = name in _KINDS and module.startswith(_PACKAGES) and module.endswith(_KINDS[name])
+    is_its = is_named and vars(sys.modules.get(module, types)).get(name) is cls
+    return is_its and is_published_method(cls, "__init__") and hasattr(cls.__init__, "__wrapped__")
+
+
+def maker(run: Run, cls: Any, name: str) -> Callable[..., Any]:
+    """Return the function that makes a chain: the class, or the class method `name`, without warnings."""
+    if not outlets.warns(LangChainDeprecationWarning):
+        run.raises()
+    return partial(_MAKERS[name], cls)
+
+
+def _made(cls: Any, *args: Any, **settings: Any) -> Any:
+    made = cls.__new__(cls)
+    cls.__init__.__wrapped__(made, *args, **settings)
+    return made
+
+
+def _of_type(
+    cls: Any, llm: Any, chain_type: str = "stuff", chain_type_kwargs: dict[str, Any] | None = None, **settings: Any
+) -> Any:
+    """Return what `from_chain_type` does. Raises: Barrier, and the errors of the chains."""
+    if chain_type != "stuff":
+        raise Barrier(f"it makes a chain of the type {chain_type!r}")
+    given = {"document_variable_name": "context", **(chain_type_kwargs or {})}
+    shared = {name: given.pop(name, None) for name in _SHARED}
+    asking = _asking(cls, llm, given.pop("prompt", None), **shared)
+    return _made(cls, combine_documents_chain=_combining(cls, asking, **shared, **given), **settings)
+
+
+def _of_llm(
+    cls: Any, llm: Any, prompt: Any = None, callbacks: None = None, llm_chain_kwargs: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Any:  # fmt: skip
+    """Return what `from_llm` does. Raises: Barrier, and the errors of the chains."""
+    asking = _asking(cls, llm, prompt, callbacks=callbacks, **(llm_chain_kwargs or {}))
+    each = _part(cls, "PromptTemplate")(input_variables=["page_content"], template="Context:\n{page_content}")
+    combining = _combining(cls, asking, document_variable_name="context", document_prompt=each, callbacks=callbacks)
+    return _made(cls, combine_documents_chain=combining, callbacks=callbacks, **settings)
+
+
+def _asking(cls: Any, llm: Any, prompt: Any, **settings: Any) -> Any:
+    used = prompt or _part(cls, "PROMPT_SELECTOR").get_prompt(llm)
+    return _made(_part(cls, "LLMChain"), llm=llm, prompt=used, **settings)
+
+
+def _combining(cls: Any, asking: Any, **settings: Any) -> Any:
+    return _made(_part(cls, "StuffDocumentsChain"), llm_chain=asking, **settings)
+
+
+def _part(cls: Any, name: str) -> Any:
+    """Return what the module of a chain's class calls by a name. Raises: Barrier unless it is LangChain's own."""
+    found = vars(sys.modules[foreign.module_of(cls)])[name]
+    held = found if foreign.is_class(found) else type(found)
+    if foreign.is_library_class(held) and (name not in _KINDS or is_chain_class(held)):
+        return found
+    raise Barrier(f"it makes a chain with another {name}")
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {"": _made, "from_chain_type": _of_type, "from_llm": _of_llm}
+MAKING = frozenset(_MAKERS)
+"""Names of methods that make chains; "" for the class itself."""
