@@ -98,7 +98,8 @@ class Builder:
             return self.chain(run, cls, "", args, kwargs)
         if made_retrievers.is_users_class(cls):
             made_retrievers.require_fields(cls, args, kwargs)
-            return self._make(run, cls, cls, args, kwargs, take=made_retrievers.given)
+            make = functools.partial(made_retrievers.made, cls)
+            return self._make(run, cls, make, args, kwargs, take=made_retrievers.argument)
         _require_known_fields(cls, kwargs)
         if is_search_class(cls):
             if not outlets.warns(LangChainDeprecationWarning):

@@ -141,43 +141,6 @@ def _is_clean(cls: type, *, is_shown: bool = True) -> bool:
     return has_no_code(namespace.get("__pydantic_core_schema__", MISSING), is_shown=is_shown)
 
 
-def is_made_by_libraries(cls: type) -> bool:
-    """Whether making an object of a model runs code of pydantic and of installed packages alone.
-
-    Fields may be components of frameworks, whose own validators are such code.
-    """
-    return _kept(cls, "made by libraries", lambda: _is_made_by_libraries(cls))
-
-
-def _is_made_by_libraries(cls: type) -> bool:
-    schema: Any = namespace_of(cls).get("__pydantic_core_schema__")
-    if type(schema) is dict and schema.get("type") == "definitions":
-        schema = schema["schema"]
-    if type(schema) is not dict or schema.get("type") != "model" or schema.get("cls") is not cls:
-        return False
-    fields = schema["schema"]
-    if fields.get("type") != "model-fields" or not is_clean_config(in_mro(cls, "model_config")):
-        return False
-    return all(_is_field_of_libraries(field.get("schema")) for field in fields["fields"].values())
-
-
-def _is_field_of_libraries(schema: Any) -> bool:
-    """Whether a field's schema is without code, or for an object of a framework's class."""
-    if type(schema) is not dict or has_no_code(schema):
-        return type(schema) is dict
-    while schema["type"] in ("default", "nullable") or schema["type"] in _VALIDATORS:
-        if schema["type"] in _VALIDATORS and not _is_of_pydantic(schema["function"]["function"]):
-            return False
-        if schema.get("default_factory") is not None or not is_plain_default(schema.get("default")):
-            return False
-        schema = schema["schema"]
-    cls: Any = schema.get("cls")
-    return schema["type"] in ("model", "is-instance") and foreign.is_class(cls) and foreign.is_library_class(cls)
-
-
-_VALIDATORS = ("function-before", "function-after", "function-wrap")
-
-
 def has_no_code(schema: Any, *, is_shown: bool = True) -> bool:
     """Whether pydantic's core calls only itself for a schema.
 
