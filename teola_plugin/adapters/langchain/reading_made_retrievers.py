@@ -16,6 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
+from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.pydantic_schemas import has_no_code, is_plain_default
@@ -73,15 +74,15 @@ def _checked_by(schema: Any, known: dict[str, Any]) -> Any:
     if schema["type"] in ("default", "nullable"):
         is_empty = "default_factory" not in schema and is_plain_default(schema.get("default"))
         return _checked_by(schema["schema"], known) if is_empty and not schema.get("validate_default") else None
-    while schema["type"] == "function-after" and _is_of_library(schema["function"]["function"]):
-        schema = schema["schema"]
+    while schema["type"] == "function-after" and _is_of_package(schema["function"]["function"]):
+        schema = schema["schema"]  # a component's own validators, after which it is the same object
     cls: Any = schema.get("cls") if schema["type"] in ("model", "is-instance") else None
-    return cls if foreign.is_class(cls) and foreign.is_library_class(cls) else None
+    is_kept = (schema.get("config") or {}).get("revalidate_instances", "never") == "never"
+    return cls if is_kept and foreign.is_class(cls) and foreign.has_known_classes(cls) else None
 
 
-def _is_of_library(function: Any) -> bool:
-    function = function.__func__ if type(function) is types.MethodType else function
-    return type(function) is types.FunctionType and foreign.is_of_library(function)
+def _is_of_package(function: Any) -> bool:
+    return type(function) is types.FunctionType and models.is_of_packages(function)
 
 
 def require_fields(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
