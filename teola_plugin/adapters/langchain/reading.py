@@ -30,6 +30,8 @@ from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_classic as classic
+from teola_plugin.adapters.langchain import reading_counters as counters
+from teola_plugin.adapters.langchain import reading_made_retrievers as made_retrievers
 from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
 from teola_plugin.adapters.langchain.quiet import aapart, apart
@@ -147,6 +149,10 @@ class LangChainAsker:
     def _of_class(self, cls: type, name: str) -> Any:
         if name in classic.MAKING and classic.is_chain_class(cls):
             return Callee(lambda run, args, kwargs: self._builder.chain(run, cls, name, args, kwargs), name)
+        if name == "from_llm" and made_retrievers.is_stock_class(cls):
+            return self._making(cls, name)
+        if foreign.is_subtype(cls, BaseRetriever):
+            return NOT_MINE
         if name in builders.OF_CLASSES and can_construct(cls) and not foreign.is_subtype(cls, BaseLLMOutputParser):
             if name == "assign" and cls is not RunnablePassthrough:
                 return NOT_MINE
@@ -251,6 +257,9 @@ class LangChainAsker:
             return run_component(run, callee.held, args[0], self._way(callee.held, False))
         if callee.held is set_llm_cache:  # models look in each call for the cache
             raise Barrier("it sets a response cache", "set the cache before the call")
+        if counters.is_counter(callee.held) and not args and not kwargs:
+            self._settings.are_tokens_heard = True
+            return counters.counting()
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
         if web_pages.method_of_call(callee.held):

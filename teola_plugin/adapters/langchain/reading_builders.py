@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from langchain_core._api.deprecation import LangChainDeprecationWarning
+from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -61,6 +62,9 @@ from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
 _COMPOSITES = (RunnableSequence, RunnableParallel, RunnablePassthrough, RunnableBranch, RunnablePick)
+
+_PARTS = (Runnable, BaseMessagePromptTemplate, BaseDocumentCompressor)
+"""Classes of the objects that components are made of."""
 
 OF_PROMPTS = frozenset({"partial", "format", "format_messages", "format_prompt", "pretty_repr"})
 OF_CLASSES = frozenset({"from_template", "from_messages", "from_examples", "assign"})
@@ -159,7 +163,7 @@ class Builder:
         if not name:
             _require_no_known_difference(owner, frozenset(named))
         made = outcome(lambda: function(*given, **named))
-        if not isinstance(made, Runnable | BaseMessagePromptTemplate):
+        if not isinstance(made, _PARTS):
             return exchange.back(made)
         _require_clean(made)
         if not name and isinstance(made, BaseChatModel | BaseLLM):
@@ -221,7 +225,7 @@ def can_construct(cls: type) -> bool:
         return True
     if not foreign.has_known_classes(cls):
         return False
-    if classic.is_chain_class(cls) or made_retrievers.is_users_class(cls):
+    if classic.is_chain_class(cls) or made_retrievers.is_users_class(cls) or made_retrievers.is_stock_class(cls):
         return True
     package = foreign.module_of(cls).split(".")[0]
     if foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM):
@@ -349,7 +353,7 @@ def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
     if foreign.is_kind_of(held, BaseTool):
         _require_clean_tool(held)
         return held
-    if foreign.is_kind_of(held, Runnable) or foreign.is_kind_of(held, BaseMessagePromptTemplate):
+    if any(foreign.is_kind_of(held, each) for each in _PARTS):
         return held
     if _is_client(held):
         return held

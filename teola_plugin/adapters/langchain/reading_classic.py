@@ -10,7 +10,6 @@ warnings that the classes are deprecated: each is given once in a process, by th
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,8 @@ from typing import Any
 from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
-from teola_plugin.adapters.langchain.models import is_published_method
 from teola_plugin.adapters.langchain.reading_models import Way
-from teola_plugin.adapters.langchain.reading_parts import is_stock, require_clean_template, stock_class
+from teola_plugin.adapters.langchain.reading_parts import is_made_as_published, is_stock, require_clean_template, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import RunComponent
 from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.asking import NOT_MINE
@@ -135,10 +133,8 @@ def is_chain_class(cls: type) -> bool:
     """Whether the class is that of a read chain, with the published constructor."""
     if not foreign.has_known_classes(cls):
         return False
-    module, name = foreign.module_of(cls), type_name(cls)
-    is_named = name in _KINDS and module.startswith(_PACKAGES) and module.endswith(_KINDS[name])
-    is_its = is_named and vars(sys.modules.get(module, types)).get(name) is cls
-    return is_its and is_published_method(cls, "__init__") and hasattr(cls.__init__, "__wrapped__")
+    is_named = foreign.module_of(cls).endswith(_KINDS.get(type_name(cls), "?"))
+    return is_named and is_made_as_published(cls, *_PACKAGES) and hasattr(cls.__init__, "__wrapped__")
 
 
 def maker(run: Run, cls: Any, name: str) -> Callable[..., Any]:

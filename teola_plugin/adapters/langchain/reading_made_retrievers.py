@@ -1,7 +1,10 @@
-"""Retrievers of the user's classes that a program makes: `Reranking(vectorstore=store, k=5)`.
+"""Retrievers that a program makes: compound ones of LangChain's, and objects of the user's classes.
 
-Such an object is really made, where making it runs no code of the user's: each field is checked by itself, and
-components are put into their fields as they are. Its search is read like that of any retriever of the user's.
+    MultiQueryRetriever.from_llm(retriever, llm)       made by LangChain's own code
+    Reranking(vectorstore=store, k=5)                  a class of the user's: made where that runs no code of the user's
+
+Of the user's classes each field is checked by itself, and components are put into their fields as they are. The search is
+read like that of any retriever of the user's.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain.reading_parts import is_made_as_published
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.pydantic_schemas import has_no_code, is_plain_default
@@ -32,6 +36,18 @@ _MODEL = frozenset({
     "type", "cls", "schema", "config", "custom_init", "root_model", "post_init", "ref", "metadata",
 })  # fmt: skip
 _COMPONENTS = (Runnable, VectorStore, Embeddings)
+
+
+_PACKAGES = ("langchain_classic.retrievers.", "langchain.retrievers.")
+_STOCK = frozenset({
+    "ContextualCompressionRetriever", "EnsembleRetriever", "LLMChainExtractor", "LLMChainFilter", "MergerRetriever",
+    "MultiQueryRetriever",
+})  # fmt: skip
+
+
+def is_stock_class(cls: type) -> bool:
+    """Whether the class is a compound retriever, or a compressor, of langchain-classic with the published constructor."""
+    return type_name(cls) in _STOCK and is_made_as_published(cls, *_PACKAGES)
 
 
 def is_users_class(cls: type) -> bool:
