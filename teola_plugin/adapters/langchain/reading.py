@@ -147,9 +147,7 @@ class LangChainAsker:
         return NOT_MINE
 
     def _of_class(self, cls: type, name: str) -> Any:
-        if name in classic.MAKING and classic.is_chain_class(cls):
-            return Callee(lambda run, args, kwargs: self._builder.chain(run, cls, name, args, kwargs), name)
-        if name == "from_llm" and made_retrievers.is_stock_class(cls):
+        if name in classic.MAKING and (classic.is_chain_class(cls) or made_retrievers.is_stock_class(cls)):
             return self._making(cls, name)
         if foreign.is_subtype(cls, BaseRetriever):
             return NOT_MINE

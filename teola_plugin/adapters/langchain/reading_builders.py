@@ -99,7 +99,7 @@ class Builder:
         if cls in _COMPOSITES:
             return self._composite(run, cls, args, kwargs)
         if classic.is_chain_class(cls):
-            return self.chain(run, cls, "", args, kwargs)
+            return self._make(run, cls, classic.constructor(run, cls), args, kwargs)
         if made_retrievers.is_users_class(cls):
             made_retrievers.require_fields(cls, args, kwargs)
             make = functools.partial(made_retrievers.made, cls)
@@ -108,7 +108,7 @@ class Builder:
         if is_search_class(cls):
             if not outlets.warns(LangChainDeprecationWarning):
                 run.raises()
-            return self._make(run, cls, functools.partial(_search, cls), args, kwargs)
+            return self._make(run, cls, functools.partial(classic.without_warning, cls), args, kwargs)
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -131,10 +131,6 @@ class Builder:
         if len(args) != 1 or set(kwargs) - {"name"} or not isinstance_of(args[0], Opaque):
             raise Barrier("it makes a RunnableLambda in an unusual way")
         return Opaque(Function(args[0]), is_own=True)
-
-    def chain(self, run: Run, cls: type, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return a chain of langchain-classic. `name`: see `classic.maker`. Raises: as `construct`."""
-        return self._make(run, cls, classic.maker(run, cls, name), args, kwargs, name)
 
     def method(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a component's building method. Raises: Barrier, Undecided, errors of the method."""
@@ -247,13 +243,6 @@ def is_search_class(cls: type) -> bool:
     known = search_classes.tool_of(foreign.module_of(cls), type_name(cls))
     is_made_as_published = models.is_published_method(cls, "__init__") and foreign.in_mro(cls, "__new__") is _NEW
     return known is not None and known.is_made and _is_under_its_name(cls) and is_made_as_published
-
-
-def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
-    made = cls.__new__(cls)
-    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
-    return made
 
 
 def _is_under_its_name(cls: type) -> bool:

@@ -3,13 +3,11 @@
     qa.invoke({"query": question})      the requests of the retriever, then of the model about all documents
 
 The prompts come from the chains' own methods. Chains with a memory, with handlers of their own, or with methods of the
-user's are left to the framework. A chain that the program makes is made here as LangChain makes it, but for the
-warnings that the classes are deprecated: each is given once in a process, by the framework's run.
+user's are left to the framework.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -125,8 +123,8 @@ def method(run: Run, chain: Any, name: str, way: Way, run_component: RunComponen
 
 # --- chains that the program makes -----------------------------------------------------------------------------------
 
-_SHARED = ("verbose", "callback_manager", "callbacks")
-"""Settings of the chains inside of a chain."""
+MAKING = frozenset({"from_chain_type", "from_llm"})
+"""Names of methods that make chains. LangChain does not warn of deprecated classes there."""
 
 
 def is_chain_class(cls: type) -> bool:
@@ -137,60 +135,15 @@ def is_chain_class(cls: type) -> bool:
     return is_named and is_made_as_published(cls, *_PACKAGES) and hasattr(cls.__init__, "__wrapped__")
 
 
-def maker(run: Run, cls: Any, name: str) -> Callable[..., Any]:
-    """Return the function that makes a chain: the class, or the class method `name`, without warnings."""
+def constructor(run: Run, cls: Any) -> Callable[..., Any]:
+    """Return the class as a function that does not warn: the framework's run does, once in a process."""
     if not outlets.warns(LangChainDeprecationWarning):
         run.raises()
-    return partial(_MAKERS[name], cls)
+    return partial(without_warning, cls)
 
 
-def _made(cls: Any, *args: Any, **settings: Any) -> Any:
+def without_warning(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
     made = cls.__new__(cls)
-    cls.__init__.__wrapped__(made, *args, **settings)
+    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
     return made
-
-
-def _of_type(
-    cls: Any, llm: Any, chain_type: str = "stuff", chain_type_kwargs: dict[str, Any] | None = None, **settings: Any
-) -> Any:
-    """Return what `from_chain_type` does. Raises: Barrier, and the errors of the chains."""
-    if chain_type != "stuff":
-        raise Barrier(f"it makes a chain of the type {chain_type!r}")
-    given = {"document_variable_name": "context", **(chain_type_kwargs or {})}
-    shared = {name: given.pop(name, None) for name in _SHARED}
-    asking = _asking(cls, llm, given.pop("prompt", None), **shared)
-    return _made(cls, combine_documents_chain=_combining(cls, asking, **shared, **given), **settings)
-
-
-def _of_llm(
-    cls: Any, llm: Any, prompt: Any = None, callbacks: None = None, llm_chain_kwargs: dict[str, Any] | None = None,
-    **settings: Any,
-) -> Any:  # fmt: skip
-    """Return what `from_llm` does. Raises: Barrier, and the errors of the chains."""
-    asking = _asking(cls, llm, prompt, callbacks=callbacks, **(llm_chain_kwargs or {}))
-    each = _part(cls, "PromptTemplate")(input_variables=["page_content"], template="Context:\n{page_content}")
-    combining = _combining(cls, asking, document_variable_name="context", document_prompt=each, callbacks=callbacks)
-    return _made(cls, combine_documents_chain=combining, callbacks=callbacks, **settings)
-
-
-def _asking(cls: Any, llm: Any, prompt: Any, **settings: Any) -> Any:
-    used = prompt or _part(cls, "PROMPT_SELECTOR").get_prompt(llm)
-    return _made(_part(cls, "LLMChain"), llm=llm, prompt=used, **settings)
-
-
-def _combining(cls: Any, asking: Any, **settings: Any) -> Any:
-    return _made(_part(cls, "StuffDocumentsChain"), llm_chain=asking, **settings)
-
-
-def _part(cls: Any, name: str) -> Any:
-    """Return what the module of a chain's class calls by a name. Raises: Barrier unless it is LangChain's own."""
-    found = vars(sys.modules[foreign.module_of(cls)])[name]
-    held = found if foreign.is_class(found) else type(found)
-    if foreign.is_library_class(held) and (name not in _KINDS or is_chain_class(held)):
-        return found
-    raise Barrier(f"it makes a chain with another {name}")
-
-
-_MAKERS: dict[str, Callable[..., Any]] = {"": _made, "from_chain_type": _of_type, "from_llm": _of_llm}
-MAKING = frozenset(_MAKERS)
-"""Names of methods that make chains; "" for the class itself."""

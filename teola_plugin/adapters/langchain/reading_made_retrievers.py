@@ -35,6 +35,7 @@ _CONFIG = frozenset({"arbitrary_types_allowed", "extra", "protected_namespaces",
 _MODEL = frozenset({
     "type", "cls", "schema", "config", "custom_init", "root_model", "post_init", "ref", "metadata",
 })  # fmt: skip
+_FACTORIES = (list, dict, set)
 _COMPONENTS = (Runnable, VectorStore, Embeddings)
 
 
@@ -62,6 +63,11 @@ def is_users_class(cls: type) -> bool:
     return is_plain and private.keys() == BaseRetriever.__private_attributes__.keys() and _fields(cls) is not None
 
 
+def makes_retrievers(cls: type) -> bool:
+    """Whether objects of the class may ask more than once for a query."""
+    return is_stock_class(cls) or is_users_class(cls)
+
+
 def _fields(cls: type) -> dict[str, Any] | None:
     """Return the schemas of the fields by name; None if pydantic may do more than check each field."""
     schema: Any = foreign.namespace_of(cls).get("__pydantic_core_schema__")
@@ -85,11 +91,14 @@ def _checked_by(schema: Any, known: dict[str, Any]) -> Any:
     """Return the schema of a field's values, or the class of the component; None if it runs code."""
     if schema["type"] == "definition-ref":
         schema = known[schema["schema_ref"]]
+    if schema["type"] == "default":
+        factory = schema.get("default_factory")
+        is_plain = is_plain_default(schema.get("default")) and (factory is None or foreign.is_one_of(factory, _FACTORIES))
+        return _checked_by(schema["schema"], known) if is_plain and not schema.get("validate_default") else None
     if has_no_code(schema):
-        return None if schema.get("validate_default") else schema
-    if schema["type"] in ("default", "nullable"):
-        is_empty = "default_factory" not in schema and is_plain_default(schema.get("default"))
-        return _checked_by(schema["schema"], known) if is_empty and not schema.get("validate_default") else None
+        return schema
+    if schema["type"] == "nullable":
+        return _checked_by(schema["schema"], known)
     while schema["type"] == "function-after" and _is_of_package(schema["function"]["function"]):
         schema = schema["schema"]  # a component's own validators, after which it is the same object
     cls: Any = schema.get("cls") if schema["type"] in ("model", "is-instance") else None
@@ -121,7 +130,9 @@ def _is_kept(value: Any, wanted: Any) -> bool:
         return False
     if value.is_own and not any(foreign.is_kind_of(held, each) for each in _COMPONENTS):
         return False
-    return foreign.is_kind_of(held, wanted) if foreign.is_class(wanted) else wanted["type"] == "any"
+    if foreign.is_class(wanted):
+        return foreign.is_kind_of(held, wanted)
+    return "any" in (wanted["type"], wanted.get("schema", wanted)["type"])
 
 
 def made(cls: Any, **given: Any) -> Any:
