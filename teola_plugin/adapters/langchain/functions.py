@@ -20,7 +20,7 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
-from teola_plugin.adapters.langchain.reading_made_retrievers import makes_retrievers
+from teola_plugin.adapters.langchain.reading_made_retrievers import asks_often as class_asks_often
 from teola_plugin.adapters.langchain.reading_retrievers import asks_often, is_read, own_search_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
@@ -109,7 +109,7 @@ def _reach_of(function: Any) -> Reach:
     reach = reach_of(function, _is_plain_template)
     named = list(mentioned(function))
     retrievers = [each for each in named if is_kind_of(each, BaseRetriever)]
-    repeats = any(map(asks_often, retrievers)) or any(is_class(each) and makes_retrievers(each) for each in named)
+    repeats = any(map(asks_often, retrievers)) or any(is_class(each) and class_asks_often(each) for each in named)
     return replace(reach, repeats=reach.repeats or repeats)
 
 

@@ -17,7 +17,12 @@ from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from teola_plugin.adapters.langchain.reading_models import Way
-from teola_plugin.adapters.langchain.reading_parts import is_made_as_published, is_stock, require_clean_template, stock_class
+from teola_plugin.adapters.langchain.reading_parts import (
+    is_made_as_published,
+    is_stock,
+    require_clean_template,
+    stock_class,
+)
 from teola_plugin.adapters.langchain.reading_retrievers import RunComponent
 from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.asking import NOT_MINE
@@ -132,7 +137,7 @@ def is_chain_class(cls: type) -> bool:
     if not foreign.has_known_classes(cls):
         return False
     is_named = foreign.module_of(cls).endswith(_KINDS.get(type_name(cls), "?"))
-    return is_named and is_made_as_published(cls, *_PACKAGES) and hasattr(cls.__init__, "__wrapped__")
+    return is_named and is_made_as_published(cls, *_PACKAGES)
 
 
 def constructor(run: Run, cls: Any) -> Callable[..., Any]:
@@ -145,5 +150,6 @@ def constructor(run: Run, cls: Any) -> Callable[..., Any]:
 def without_warning(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
     made = cls.__new__(cls)
-    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
+    make = foreign.in_mro(cls, "__init__")
+    getattr(make, "__wrapped__", make)(made, *args, **kwargs)
     return made

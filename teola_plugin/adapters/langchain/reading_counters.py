@@ -23,13 +23,13 @@ _COUNTERS = {
 def is_counter(held: Any) -> bool:
     """Whether the value is LangChain's own function that makes such a context."""
     inner = held.__dict__.get("__wrapped__") if type(held) is types.FunctionType else None
-    if held is None or type(inner) is not types.FunctionType or held.__code__ is not _MAKING:
+    if type(inner) is not types.FunctionType or held.__code__ is not _MAKING:
         return False
     module = sys.modules.get(_COUNTERS.get(inner.__name__, ""))
     return module is not None and vars(module).get(inner.__name__) is held and inner.__globals__ is vars(module)
 
 
-_MAKING = contextlib.contextmanager(lambda: iter(())).__code__  # type: ignore[attr-defined]
+_MAKING = contextlib.contextmanager(lambda: iter(())).__code__
 
 
 def counting() -> Opaque:

@@ -3,8 +3,8 @@
     MultiQueryRetriever.from_llm(retriever, llm)       made by LangChain's own code
     Reranking(vectorstore=store, k=5)                  a class of the user's: made where that runs no code of the user's
 
-Of the user's classes each field is checked by itself, and components are put into their fields as they are. The search is
-read like that of any retriever of the user's.
+Of the user's classes each field is checked by itself, and components are put into their fields as they are. The search
+is read like that of any retriever of the user's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ _MODEL = frozenset({
 _FACTORIES = (list, dict, set)
 _COMPONENTS = (Runnable, VectorStore, Embeddings)
 
-
 _PACKAGES = ("langchain_classic.retrievers.", "langchain.retrievers.")
 _STOCK = frozenset({
     "ContextualCompressionRetriever", "EnsembleRetriever", "LLMChainExtractor", "LLMChainFilter", "MergerRetriever",
@@ -47,7 +46,7 @@ _STOCK = frozenset({
 
 
 def is_stock_class(cls: type) -> bool:
-    """Whether the class is a compound retriever, or a compressor, of langchain-classic with the published constructor."""
+    """Whether the class is a compound retriever, or a compressor, of langchain-classic, made as published."""
     return type_name(cls) in _STOCK and is_made_as_published(cls, *_PACKAGES)
 
 
@@ -63,8 +62,8 @@ def is_users_class(cls: type) -> bool:
     return is_plain and private.keys() == BaseRetriever.__private_attributes__.keys() and _fields(cls) is not None
 
 
-def makes_retrievers(cls: type) -> bool:
-    """Whether objects of the class may ask more than once for a query."""
+def asks_often(cls: type) -> bool:
+    """Whether objects of the class are made here, and may ask more than once for a query."""
     return is_stock_class(cls) or is_users_class(cls)
 
 
@@ -93,8 +92,11 @@ def _checked_by(schema: Any, known: dict[str, Any]) -> Any:
         schema = known[schema["schema_ref"]]
     if schema["type"] == "default":
         factory = schema.get("default_factory")
-        is_plain = is_plain_default(schema.get("default")) and (factory is None or foreign.is_one_of(factory, _FACTORIES))
-        return _checked_by(schema["schema"], known) if is_plain and not schema.get("validate_default") else None
+        if not is_plain_default(schema.get("default")) or schema.get("validate_default"):
+            return None
+        if factory is not None and not foreign.is_one_of(factory, _FACTORIES):
+            return None
+        return _checked_by(schema["schema"], known)
     if has_no_code(schema):
         return schema
     if schema["type"] == "nullable":

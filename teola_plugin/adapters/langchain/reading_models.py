@@ -54,8 +54,8 @@ class Sent(NamedTuple):
 class Settings:
     """The settings of models, looked up once for all evaluations of a call. A predicted call checks them again.
 
-    `prompted`: the requests of models behind templates, by the texts that the template gets. `are_tokens_heard`: whether
-    the program has a handler hear the tokens of models, somewhere.
+    `prompted`: the requests of models behind templates, by the texts that the template gets.
+    `are_tokens_heard`: whether the program has a handler hear the tokens of models, somewhere.
     """
 
     are_tokens_heard = False
