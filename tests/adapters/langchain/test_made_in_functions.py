@@ -200,7 +200,7 @@ def test_what_a_function_makes_asks_early(world: World, name: str) -> None:
 
 def test_several_queries(world: World) -> None:
     report = run_once(world, lambda text: multi_query(world, text))
-    assert report.hits > 0
+    assert report.hits + report.shared > 2
     assert report.wasted == 0
 
 
