@@ -20,12 +20,13 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.reading_made_retrievers import asks_often as class_asks_often
 from teola_plugin.adapters.langchain.reading_retrievers import asks_often, is_read, own_search_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
-from teola_plugin.adapters.reader.foreign import is_kind_of
+from teola_plugin.adapters.reader.foreign import is_class, is_kind_of
 from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
@@ -106,8 +107,10 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
 
 def _reach_of(function: Any) -> Reach:
     reach = reach_of(function, _is_plain_template)
-    retrievers = [each for each in mentioned(function) if is_kind_of(each, BaseRetriever)]
-    return replace(reach, repeats=reach.repeats or any(map(asks_often, retrievers)))
+    named = list(mentioned(function))
+    retrievers = [each for each in named if is_kind_of(each, BaseRetriever)]
+    repeats = any(map(asks_often, retrievers)) or any(is_class(each) and class_asks_often(each) for each in named)
+    return replace(reach, repeats=reach.repeats or repeats)
 
 
 def _is_plain_template(value: Any) -> bool:

@@ -304,8 +304,12 @@ def is_published_method(cls: type, name: str) -> bool:
     method = without_replacements(in_mro(cls, name))
     if method is MISSING:
         return True
-    package = method.__globals__.get("__name__", "") if type(method) is types.FunctionType else ""
-    return package.split(".")[0] in _PACKAGES
+    return type(method) is types.FunctionType and is_of_packages(method)
+
+
+def is_of_packages(function: types.FunctionType) -> bool:
+    """Whether a function is from a package of LangChain's."""
+    return str(function.__globals__.get("__name__", "")).split(".")[0] in _PACKAGES
 
 
 _PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic", "langchain_community", "langchain_tavily"}

@@ -29,12 +29,13 @@ from langchain_core.vectorstores import VectorStore
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
+from teola_plugin.adapters.langchain import reading_classic as classic
+from teola_plugin.adapters.langchain import reading_counters as counters
+from teola_plugin.adapters.langchain import reading_made_retrievers as made_retrievers
 from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
-from teola_plugin.adapters.langchain.reading_classic import is_read_chain
-from teola_plugin.adapters.langchain.reading_classic import method as classic_method
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, makes_retrievers, providers_of
@@ -146,6 +147,10 @@ class LangChainAsker:
         return NOT_MINE
 
     def _of_class(self, cls: type, name: str) -> Any:
+        if name in classic.MAKING and (classic.is_chain_class(cls) or made_retrievers.is_stock_class(cls)):
+            return self._making(cls, name)
+        if foreign.is_subtype(cls, BaseRetriever):
+            return NOT_MINE
         if name in builders.OF_CLASSES and can_construct(cls) and not foreign.is_subtype(cls, BaseLLMOutputParser):
             if name == "assign" and cls is not RunnablePassthrough:
                 return NOT_MINE
@@ -157,8 +162,8 @@ class LangChainAsker:
             return self._sending(held, name)
         if name in _RUNS and foreign.in_mro(stock_class(held), name) is foreign.in_mro(BaseTool, name):
             return self._running(held, name)
-        if is_read_chain(held):
-            return classic_method(run, held, name, self._way(held, False), run_component)
+        if classic.is_read_chain(held):
+            return classic.method(run, held, name, self._way(held, False), run_component)
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
         if name in tokens.METHODS and tokens.counts(held):
@@ -246,10 +251,13 @@ class LangChainAsker:
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
-        if is_read_chain(callee.held) and len(args) == 1 and not kwargs:
+        if classic.is_read_chain(callee.held) and len(args) == 1 and not kwargs:
             return run_component(run, callee.held, args[0], self._way(callee.held, False))
         if callee.held is set_llm_cache:  # models look in each call for the cache
             raise Barrier("it sets a response cache", "set the cache before the call")
+        if counters.is_counter(callee.held) and not args and not kwargs:
+            self._settings.are_tokens_heard = True
+            return counters.counting()
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
         if web_pages.method_of_call(callee.held):

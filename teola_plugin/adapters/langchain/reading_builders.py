@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from langchain_core._api.deprecation import LangChainDeprecationWarning
+from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -33,6 +34,8 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 from teola_plugin.adapters import search_classes
 from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain import reading_classic as classic
+from teola_plugin.adapters.langchain import reading_made_retrievers as made_retrievers
 from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_parser,
     require_clean_schema,
@@ -59,6 +62,9 @@ from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
 _COMPOSITES = (RunnableSequence, RunnableParallel, RunnablePassthrough, RunnableBranch, RunnablePick)
+
+_PARTS = (Runnable, BaseMessagePromptTemplate, BaseDocumentCompressor)
+"""Classes of the objects that components are made of."""
 
 OF_PROMPTS = frozenset({"partial", "format", "format_messages", "format_prompt", "pretty_repr"})
 OF_CLASSES = frozenset({"from_template", "from_messages", "from_examples", "assign"})
@@ -92,11 +98,17 @@ class Builder:
             return self.function(args, kwargs)
         if cls in _COMPOSITES:
             return self._composite(run, cls, args, kwargs)
+        if classic.is_chain_class(cls):
+            return self._make(run, cls, classic.constructor(run, cls), args, kwargs)
+        if made_retrievers.is_users_class(cls):
+            made_retrievers.require_fields(cls, args, kwargs)
+            make = functools.partial(made_retrievers.made, cls)
+            return self._make(run, cls, make, args, kwargs, take=made_retrievers.argument)
         _require_known_fields(cls, kwargs)
         if is_search_class(cls):
             if not outlets.warns(LangChainDeprecationWarning):
                 run.raises()
-            return self._make(run, cls, functools.partial(_search, cls), args, kwargs)
+            return self._make(run, cls, functools.partial(classic.without_warning, cls), args, kwargs)
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -134,19 +146,20 @@ class Builder:
 
     def _make(
         self, run: Run, owner: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-        name: str = "",
+        name: str = "", take: Callable[[Run, Exchange, Any], Any] | None = None,
     ) -> Any:  # fmt: skip
+        take = _argument if take is None else take
         key = (Same(owner), name, _key_of([*args]), _key_of(dict(kwargs)))
         is_kept = _is_hashable(key)
         if is_kept and key in self._made:
             return self._made[key][0]
         exchange = Exchange(run)
-        given = [_argument(run, exchange, each) for each in args]
-        named = {name: _argument(run, exchange, each) for name, each in kwargs.items()}
+        given = [take(run, exchange, each) for each in args]
+        named = {key: take(run, exchange, each) for key, each in kwargs.items()}
         if not name:
             _require_no_known_difference(owner, frozenset(named))
         made = outcome(lambda: function(*given, **named))
-        if not isinstance(made, Runnable | BaseMessagePromptTemplate):
+        if not isinstance(made, _PARTS):
             return exchange.back(made)
         _require_clean(made)
         if not name and isinstance(made, BaseChatModel | BaseLLM):
@@ -208,6 +221,8 @@ def can_construct(cls: type) -> bool:
         return True
     if not foreign.has_known_classes(cls):
         return False
+    if classic.is_chain_class(cls) or made_retrievers.is_users_class(cls) or made_retrievers.is_stock_class(cls):
+        return True
     package = foreign.module_of(cls).split(".")[0]
     if foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM):
         is_own = package == "teola_plugin"
@@ -228,13 +243,6 @@ def is_search_class(cls: type) -> bool:
     known = search_classes.tool_of(foreign.module_of(cls), type_name(cls))
     is_made_as_published = models.is_published_method(cls, "__init__") and foreign.in_mro(cls, "__new__") is _NEW
     return known is not None and known.is_made and _is_under_its_name(cls) and is_made_as_published
-
-
-def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
-    made = cls.__new__(cls)
-    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
-    return made
 
 
 def _is_under_its_name(cls: type) -> bool:
@@ -334,7 +342,7 @@ def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
     if foreign.is_kind_of(held, BaseTool):
         _require_clean_tool(held)
         return held
-    if foreign.is_kind_of(held, Runnable) or foreign.is_kind_of(held, BaseMessagePromptTemplate):
+    if any(foreign.is_kind_of(held, each) for each in _PARTS):
         return held
     if _is_client(held):
         return held

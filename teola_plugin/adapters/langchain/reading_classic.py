@@ -8,16 +8,23 @@ user's are left to the framework.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from teola_plugin.adapters.langchain.reading_models import Way
-from teola_plugin.adapters.langchain.reading_parts import is_stock, require_clean_template, stock_class
+from teola_plugin.adapters.langchain.reading_parts import (
+    is_made_as_published,
+    is_stock,
+    require_clean_template,
+    stock_class,
+)
 from teola_plugin.adapters.langchain.reading_retrievers import RunComponent
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
@@ -117,3 +124,32 @@ def method(run: Run, chain: Any, name: str, way: Way, run_component: RunComponen
         return found[chain.output_keys[0]] if type(found) is dict else unknown_from(run, found, "any", is_safe=True)
 
     return Callee(ask, name)
+
+
+# --- chains that the program makes -----------------------------------------------------------------------------------
+
+MAKING = frozenset({"from_chain_type", "from_llm"})
+"""Names of methods that make chains. LangChain does not warn of deprecated classes there."""
+
+
+def is_chain_class(cls: type) -> bool:
+    """Whether the class is that of a read chain, with the published constructor."""
+    if not foreign.has_known_classes(cls):
+        return False
+    is_named = foreign.module_of(cls).endswith(_KINDS.get(type_name(cls), "?"))
+    return is_named and is_made_as_published(cls, *_PACKAGES)
+
+
+def constructor(run: Run, cls: Any) -> Callable[..., Any]:
+    """Return the class as a function that does not warn: the framework's run does, once in a process."""
+    if not outlets.warns(LangChainDeprecationWarning):
+        run.raises()
+    return partial(without_warning, cls)
+
+
+def without_warning(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
+    made = cls.__new__(cls)
+    make = foreign.in_mro(cls, "__init__")
+    getattr(make, "__wrapped__", make)(made, *args, **kwargs)
+    return made

@@ -55,7 +55,10 @@ class Settings:
     """The settings of models, looked up once for all evaluations of a call. A predicted call checks them again.
 
     `prompted`: the requests of models behind templates, by the texts that the template gets.
+    `are_tokens_heard`: whether the program has a handler hear the tokens of models, somewhere.
     """
+
+    are_tokens_heard = False
 
     def __init__(self) -> None:
         self._cache = get_llm_cache()
@@ -151,7 +154,7 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     way.settings.require_same_cache()
     way.settings.note_heard(model, way.context)
     run.heard = way.settings.heard
-    if models.collects_chunks(model) and are_tokens_heard(way.context):
+    if models.collects_chunks(model) and (way.settings.are_tokens_heard or are_tokens_heard(way.context)):
         raise Barrier(f"a handler hears the tokens of {type_name(type(model))}")
     _require_readable_arguments(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)

@@ -22,6 +22,7 @@ from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_made_without_code
 from teola_plugin.adapters.reader.run import Run
@@ -47,6 +48,15 @@ def is_stock(value: Any, *modules: str) -> bool:
     own = foreign.own_attributes(value) or {}
     fields = getattr(cls, "model_fields", {})
     return all(name in fields or not callable(held) for name, held in own.items())
+
+
+_MAKING = frozenset({"__init__", "__new__", "model_post_init", "from_llm", "from_chain_type"})
+
+
+def is_made_as_published(cls: type, *modules: str) -> bool:
+    """Whether a class is LangChain's own, from one of these modules, and nobody has replaced how it is made."""
+    is_its = foreign.is_library_class(cls) and foreign.module_of(cls).startswith(modules)
+    return is_its and facts_of(cls).user_names.isdisjoint(_MAKING)
 
 
 def stock_class(value: Any) -> type:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
+import functools
 import inspect
 import operator
 import types
@@ -330,7 +332,21 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
     if type(mine) is FunctionValue:
         function = seen.held if type(seen) is Opaque else None
         return type(function) is types.FunctionType and function.__code__.co_name == mine.name
-    return name not in code.co_cellvars
+    return not _is_set_inside(code, name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_set_inside(code: types.CodeType, name: str) -> bool:
+    """Whether a function (or comprehension) inside of a function sets a variable of the latter."""
+    inner = [each for each in code.co_consts if type(each) is types.CodeType and name in each.co_freevars]
+    return any(
+        any(each.argval == name and each.opname in _SETTING for each in dis.get_instructions(part))
+        or _is_set_inside(part, name)
+        for part in inner
+    )
+
+
+_SETTING = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
 def _forget_own(run: Run) -> None:
