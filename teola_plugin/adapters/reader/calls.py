@@ -294,10 +294,12 @@ def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:
     run.fork(frame, lambda _: act(), lambda _: None)
 
 
-def all_hold(run: Run, frame: Frame, conditions: list[Evaluate]) -> bool | None:
-    """Whether all conditions are true; None if unknown."""
+def all_hold(run: Run, frame: Frame, conditions: list[Evaluate], found: list[Any] | None = None) -> bool | None:
+    """Whether all conditions are true; None if unknown. `found` gets the values."""
     for condition in conditions:
         value = condition(frame)
+        if found is not None:
+            found.append(value)
         try:
             if not operators.truth(run, value):
                 return False

@@ -539,19 +539,21 @@ def _round(run: Run, frame: Frame, body: Block) -> Ended:
 def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
     """Run the rounds of a loop over an unknown value."""
     run: Run = frame[RUN]
-    is_of_texts = type(items) is Unknown and items.holds == "texts"
+    holds = items.holds if type(items) is Unknown else None
     if not is_sequence(items):
         run.raises(run.sources(items))
 
     def round_(inner: Frame) -> Ended:
         run.tick()
-        target(inner, run.unknown(items, holds="text" if is_of_texts else "any", is_safe=True))
+        target(inner, run.item_of(items))
         ended = _round(run, inner, body)
         if ended is not None:
             raise Stalled("a loop is left, and it is not known when")
         return None
 
     run.repeat(frame, round_, run.sources(items) or ANYWHERE)
+    if type(items) is Unknown and items.holds != holds:
+        raise Stalled("a loop changes what it goes over")
 
 
 def _in_place(run: Run, name: str, held: Any, value: Any) -> Any:

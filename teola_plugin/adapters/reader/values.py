@@ -93,18 +93,20 @@ class Unknown:
     "message" (an AI message of a model), "reply" (of a web page), or the class of the object. `sources`: the origins of
     the value (components that were asked), which alone decide whether an operation on the value raises. `items`: the
     items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may
-    also know by another name.
+    also know by another name. `over`: of an iterator, how it makes its items, and the iterables that it goes over; of a
+    tuple, the kind of each item; see `heap.Heap.item_of`.
     """
 
-    __slots__ = ("holds", "is_shared", "items", "sources")
+    __slots__ = ("holds", "is_shared", "items", "over", "sources")
 
     def __init__(
         self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
-        items: Mapping[Any, Any] | None = None,
+        items: Mapping[Any, Any] | None = None, over: tuple[Any, ...] = (),
     ) -> None:  # fmt: skip
         self.holds = holds
         self.sources = sources
         self.items = items
+        self.over = over
         self.is_shared = False
 
 
