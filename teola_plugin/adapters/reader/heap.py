@@ -222,6 +222,11 @@ class Heap:
         return bool(self._arms or self._leaves)
 
     @property
+    def doubts(self) -> int:
+        """The number of undecided branches around the current path."""
+        return self._arms + len(self._leaves)
+
+    @property
     def is_logging(self) -> bool:
         """Whether changes of variables must be noted."""
         return bool(self._logs)

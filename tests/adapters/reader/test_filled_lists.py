@@ -344,6 +344,49 @@ def test_an_item_depends_on_what_was_put_into_the_list_later() -> None:
     assert (found.certain, found.possible) == (["more", "x"], ["y"])
 
 
+# --- functions that call themselves ----------------------------------------------------------------------------------
+
+
+def combined(m: Any, texts: list[str]) -> str:
+    found = []
+    for at in range(0, len(texts), 2):
+        found.append(m.ask(f"sum {' '.join(texts[at : at + 2])}"))  # noqa: PERF401
+    return found[0] if len(found) == 1 else combined(m, found)
+
+
+def test_a_function_that_calls_itself_is_not_read_deeper_than_is_known() -> None:
+    class Counting(ModelAsker):
+        count = 0
+
+        def attribute(self, *args: Any) -> Any:
+            Counting.count += 1
+            return super().attribute(*args)
+
+    def program(m: Any) -> Any:
+        m.ask("beside")
+        return combined(m, m.ask("x").split("\n"))
+
+    found = read(program, Model(lines), asker=Counting())
+    assert found.certain == ["beside", "x"]
+    assert Counting.count < 50
+    original, fast = Model(lines), Model(lines)
+    expected = program(original)
+    found, rounds = predicted(program, fast)
+    assert (found.value, fast.asked) == (expected, original.asked)
+    assert [len(each) for each in rounds] == [2, 3, 2, 1]
+
+
+def test_a_function_that_calls_itself_a_known_number_of_times_is_read() -> None:
+    def again(m: Any, text: str, left: int) -> str:
+        return text if not left or m.ask(text) == "yes" else again(m, text + "!", left - 1)
+
+    def program(m: Any) -> Any:
+        again(m, "x", 5)
+        return m.ask("behind")
+
+    assert read(program, Model(lines)).certain == ["x", "behind"]
+
+
 # --- random programs -------------------------------------------------------------------------------------------------
 
 
