@@ -16,6 +16,7 @@ from typing import Any
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.heap import HASHED, Each, Frame, holds_of
 from teola_plugin.adapters.reader.natives_async import awaited_beside
+from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
     FUNCTION,
@@ -438,8 +439,12 @@ class Expressions:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> Evaluate:
-        arguments = self._arguments(node)
+    def whole(self, node: ast.expr) -> Evaluate:
+        """Compile the value of a statement which evaluates nothing else; see `resuming.arguments_behind`."""
+        return self._call(node, is_whole=True) if isinstance(node, ast.Call) else self.expression(node)
+
+    def _call(self, node: ast.Call, *, is_whole: bool = False) -> Evaluate:
+        arguments = self._read_on(node, self._arguments(node)) if is_whole else self._arguments(node)
         if isinstance(node.func, ast.Attribute):
             return self._method_call(node, node.func, arguments)
         callee, site, end = self.expression(node.func), next(_sites), (node.end_lineno, node.end_col_offset)
@@ -452,6 +457,21 @@ class Expressions:
             return calls.call_site(run, function, given)
 
         return called
+
+    def _read_on(self, node: ast.Call, arguments: Callable[[Frame, Any], calls.Given]) -> Callable[..., calls.Given]:
+        filename = self.filename
+
+        def behind(frame: Frame, function: Any) -> calls.Given:
+            try:
+                return arguments(frame, function)
+            except Barrier as e:
+                e.where = e.where or f"{filename}:{node.lineno}"
+                given = arguments_behind(frame[RUN], frame, function, e)
+                if given is None:
+                    raise
+                return given
+
+        return behind
 
     def _method_call(
         self, call: ast.Call, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]

@@ -80,7 +80,7 @@ class Statements(Expressions):
     # --- simple ------------------------------------------------------------------------------------------------------
 
     def _do_expr(self, node: ast.Expr) -> Block:
-        value = self.expression(node.value)
+        value = self.whole(node.value)
 
         def evaluate(frame: Frame) -> Ended:
             value(frame)
@@ -100,7 +100,7 @@ class Statements(Expressions):
         return lambda frame: CONTINUE
 
     def _do_return(self, node: ast.Return) -> Block:
-        value: Evaluate = self.expression(node.value) if node.value else lambda frame: None
+        value: Evaluate = self.whole(node.value) if node.value else lambda frame: None
 
         def return_(frame: Frame) -> Ended:
             frame[RETURNED] = value(frame)
@@ -109,7 +109,7 @@ class Statements(Expressions):
         return return_
 
     def _do_assign(self, node: ast.Assign) -> Block:
-        value, targets = self.expression(node.value), [self.target(each) for each in node.targets]
+        value, targets = self.whole(node.value), [self.target(each) for each in node.targets]
 
         def assign(frame: Frame) -> Ended:
             found = value(frame)
@@ -122,7 +122,7 @@ class Statements(Expressions):
     def _do_annassign(self, node: ast.AnnAssign) -> Block:
         if node.value is None:
             return lambda frame: None
-        value, target = self.expression(node.value), self.target(node.target)
+        value, target = self.whole(node.value), self.target(node.target)
 
         def assign(frame: Frame) -> Ended:
             target(frame, value(frame))

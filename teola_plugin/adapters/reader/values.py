@@ -165,6 +165,16 @@ class Callee(Opaque):
         return None
 
 
+class Method(Callee):
+    """A function of the program's (`function`, as read), bound to an object."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, handler: Handler, name: str, function: Any) -> None:
+        super().__init__(handler, name)
+        self.function = function
+
+
 class Stale:
     """An object of which nothing is known; see `STALE`."""
 
@@ -232,8 +242,8 @@ def type_name(cls: type) -> str:
 
 def shown(value: Any) -> str:
     """Return the name of a value for messages."""
-    if type(value) is Callee:
-        return value.name
+    if type(value) in (Callee, Method):
+        return value.name  # type: ignore[no-any-return]
     held = value.held if isinstance_of(value, Opaque) else value
     return f"an object of the class {type_name(type(held))}"
 
