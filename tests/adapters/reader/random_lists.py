@@ -76,3 +76,78 @@ def _statement(rnd: random.Random, depth: int) -> list[str]:
     while "<" in text and ("<list>" in text or "<item>" in text):
         text = text.replace("<list>", rnd.choice(LISTS), 1).replace("<item>", rnd.choice(ITEMS), 1)
     return [text]
+
+
+HELPERS = """
+
+def ask_each(m, xs, mark=""):
+    return [m.ask(f"{x}{mark}") for x in xs]
+
+
+def ask_grown(m, xs, *more):
+    xs.append("z")
+    return [m.ask(str(x)) for x in (*xs, *more)]
+
+
+def ask_late(m, xs, n=1, **named):
+    xs = [*xs, len(named)]
+    for x in xs:
+        n = n + 1
+        m.ask(f"{x} {n} {len(xs)}")
+    return n
+
+
+def ask_twice(m, xs):
+    one = ask_each(m, xs)
+    return ask_each(m, unread(lambda: one[:1] + xs), mark="!")
+
+
+def ask_if(m, xs):
+    if m.ask(str(len(xs))) == "yes":
+        return ask_each(m, xs)
+    return [m.ask(str(x)) for x in xs]
+
+
+class Asks:
+    count = 0
+
+    def each(self, m, xs):
+        self.count += 1
+        return [m.ask(f"{x} {self.count}") for x in xs]
+
+
+ASKS = Asks()
+"""
+UNREAD = ["xs", "ys", "xs + ['n']", "xs.append('h') or xs", "ys.append(len(xs)) or ['i']", "[m.ask('inner'), *xs]",
+          "ask_each(m, ['j'])", "list(text)[:2]", "m.ask('k').split()", "ys.clear() or ys"]  # fmt: skip
+CALLS = [
+    "ask_each(m, <unread>)", "ask_each(m, <unread>, <mark>)", "ask_each(m, mark=<mark>, xs=<unread>)",
+    "ask_grown(m, <unread>)", "ask_grown(m, ys, <mark>, *<unread>)", "ask_late(m, <unread>)",
+    "ask_late(m, <unread>, k=<mark>)", "ask_twice(m, <unread>)", "ask_if(m, <unread>)", "ASKS.each(m, <unread>)", "ASKS.each(m, xs=<unread>)",
+    "ask_each(m, ask_each(m, <unread>))", "ask_each(*<both>)", "(ask_each if jb.ask('w') else ask_grown)(m, <unread>)", "[ask_each(m, <unread>), xs]",
+]  # fmt: skip
+BESIDE = ["xs = ys", "xs = [*ys, 'o']", "ys.append(m.ask('p'))", "xs.append(str(ASKS.count))", "ys = ask_each(m, xs)",
+          "if m.ask('q') == 'yes': xs.append('r')", "xs = unread(lambda: [*xs, 's'])", "zs = (xs, ys)"]  # fmt: skip
+
+
+def source_of_calls(seed: int, count: int) -> str:
+    """A module with so many functions, `program_0` and so on, whose calls have arguments that are not read."""
+    rnd = random.Random(seed)
+    return HEADER + HELPERS + "".join(_calls(rnd, number) for number in range(count))
+
+
+def _calls(rnd: random.Random, number: int) -> str:
+    lines = [
+        f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):",
+        "    xs, ys, zs, got = ['a'], ['b'], None, None",
+    ]
+    for _ in range(rnd.randint(2, 6)):
+        if rnd.random() < 0.4:
+            lines.append(f"    {rnd.choice(BESIDE)}")
+            continue
+        text = rnd.choice(CALLS).replace("<mark>", rnd.choice(["'!'", "text", "str(len(xs))", "m.ask('t')"]))
+        text = text.replace("<unread>", f"unread(lambda: {rnd.choice(UNREAD)})")
+        text = text.replace("<both>", f"(m, unread(lambda: {rnd.choice(UNREAD)}))")
+        before = rnd.choice(["got = ", "", "xs = ", "if ys: got = ", "for z in ('u', 'v'): "])
+        lines.append(f"    {before}{text}")
+    return "\n".join([*lines, "    return xs, ys, zs, got"])

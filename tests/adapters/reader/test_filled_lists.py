@@ -216,6 +216,71 @@ def a_set_of_lists(m: Any) -> Any:
     return {*xs}
 
 
+def a_set_made_of_lists(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    xs.append([1])
+    return set(xs)
+
+
+def joined_after_another_list(m: Any) -> Any:
+    xs: list[Any] = ["k"]
+    ys: list[Any] = filled(m, "x")
+    ys.append(5)
+    xs.extend(ys)
+    return ",".join(xs)
+
+
+def joined_after_a_tuple(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    xs.extend((1, 2))
+    return ",".join(xs)
+
+
+def joined_after_an_insertion(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    xs.insert(0, 3)
+    return ",".join(xs)
+
+
+def sorted_list_with_a_number(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    xs.append(5)
+    return sorted(xs)
+
+
+def changed_while_it_is_looped_over(m: Any) -> Any:
+    words: list[Any] = m.ask("x").split("\n")
+    for word in words:
+        word.strip()
+        if len(words) < 9:
+            words.append(len(words))
+    return words
+
+
+def changed_on_the_first_path(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    if "zz" not in m.ask("q"):
+        xs.append(4)
+        ys = xs
+    else:
+        ys = ["a"]
+    return ",".join(ys)
+
+
+def changed_in_a_try(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    one = two = three = four = 0
+    try:
+        one = int(m.ask("1"))
+        two = int(m.ask("2"))
+        three = int(m.ask("3"))
+        four = int(m.ask("4"))
+        xs.append(5)
+        return int(m.ask("5")), one, two, three, four
+    except ValueError:
+        return ",".join(xs)
+
+
 def the_first_of_none(m: Any) -> Any:
     return filled(m, "x")[0]
 
@@ -233,7 +298,9 @@ UNSAFE = [
     joined_with_a_number, joined_with_what_an_alias_added, joined_with_an_item_of_another_list, joined_after_a_store,
     walked_after_a_change, changed_by_a_later_round, changed_while_it_is_walked, changed_on_one_path,
     changed_on_both_paths, sorted_with_a_number, sorted_with_numbers_of_another, sorted_with_several_others,
-    a_set_of_lists, the_first_of_none, a_number_of_a_text, a_list_of_a_step_of_zero,
+    a_set_of_lists, a_set_made_of_lists, joined_after_another_list, joined_after_a_tuple, joined_after_an_insertion,
+    sorted_list_with_a_number, changed_while_it_is_looped_over, changed_on_the_first_path, changed_in_a_try,
+    the_first_of_none, a_number_of_a_text, a_list_of_a_step_of_zero,
 ]  # fmt: skip
 
 
@@ -251,7 +318,11 @@ def test_nothing_is_certain_behind_what_may_raise(program: Callable[..., Any]) -
         return m.ask("behind")
 
     assert "behind" not in read(behind, Model(lines)).certain
-    for reply in (lines, lambda q, _: "zz" if q == "q" else "a\nb", lambda q, n: "" if len(q) < 3 else "re"):
+    for reply in (
+        lines,
+        lambda q, _: "zz" if q == "q" else "7" if q in "1234" else "a\nb",
+        lambda q, n: "" if len(q) < 3 else "re",
+    ):
         for each in (behind, caught):
             original, fast = Model(reply), Model(reply)
             try:
@@ -374,6 +445,16 @@ def test_a_function_that_calls_itself_is_not_read_deeper_than_is_known() -> None
     found, rounds = predicted(program, fast)
     assert (found.value, fast.asked) == (expected, original.asked)
     assert [len(each) for each in rounds] == [2, 3, 2, 1]
+
+
+def test_a_function_that_calls_itself_for_certain_is_read() -> None:
+    def down(m: Any, left: int) -> Any:
+        return down(m, left - 1) if left else m.ask("down")
+
+    def program(m: Any) -> Any:
+        return down(m, 10), m.ask("behind")
+
+    assert read(program, Model(lines)).certain == ["down", "behind"]
 
 
 def test_a_function_that_calls_itself_a_known_number_of_times_is_read() -> None:

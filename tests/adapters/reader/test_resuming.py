@@ -16,6 +16,7 @@ import pytest
 from teola_plugin.adapters.reader import stacks
 from teola_plugin.adapters.reader.resuming import Passed, Place, Stop
 from teola_plugin.adapters.reader.values import STALE, Stale
+from tests.adapters.reader import random_lists
 from tests.adapters.reader.fuzzing import Key, TooLong, native, replies
 from tests.adapters.reader.random_programs import inputs, shown, source
 from tests.adapters.reader.resumed import HIDDEN, SideBySide, hide
@@ -170,6 +171,11 @@ READ_ON = {
         rows = unread(lambda: [f"{each} again" for each in found])
         return [m.ask(row) for row in rows]
     """),
+    "a list of the function around it": (2, """
+        kept = ["a", "b"]
+        found = ask_all(m, unread(lambda: kept))
+        return found, kept
+    """),
     "an argument that asks by itself": (4, """
         return ask_all(m, unread(lambda: [m.ask("first"), "b", "c", "d"]))
     """),
@@ -257,6 +263,10 @@ LEFT = {
     "an argument beside a list that is not read": """
         kept = ["x"]
         return both(kept, ask_all(m, unread(lambda: kept.append("y") or kept)), m.ask(str(kept)))
+    """,
+    "an argument beside a list that is evaluated before": """
+        kept = ["x"]
+        return ask_with(m, kept, ask_all(m, unread(lambda: kept.append("y") or ["a", "b"])))
     """,
     "an argument that the function replaces": """
         return ask_longer(m, unread(lambda: ["a", "b"]))
@@ -421,6 +431,24 @@ def test_a_reply_is_not_used_while_it_may_be_that_of_another_time(seed: int, tmp
     side = SideBySide(program, numbered(seed), random.Random(seed))
     side.run({"docs": [], "words": []})
     assert side.extra == 0
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE // 3)))
+def test_what_is_read_behind_an_argument_is_so(seed: int, tmp_path: Path) -> None:
+    text = f"{HIDDEN}\n{random_lists.source_of_calls(seed, PER_FILE)}"
+    module = module_of(text, tmp_path / f"hidden_arguments_{seed}.py")
+    behind = 0
+    for number in range(PER_FILE):
+        program, case = getattr(module, f"program_{number}"), seed * 1000 + number
+        for turn in range(3):
+            module.ASKS.count = 0
+            alone = native(program, inputs(case), numbered(case))
+            module.ASKS.count = 0
+            side = SideBySide(program, numbered(case), random.Random(case + turn))
+            value = side.run(inputs(case)())
+            assert (side.extra, repr(value)) == (0, repr(alone.value if alone.error is None else alone.error)), number
+            behind += side.skipped > 0 and side.ahead > 0
+    assert behind > PER_FILE
 
 
 class Later(SideBySide):
