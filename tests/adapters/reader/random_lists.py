@@ -123,8 +123,9 @@ UNREAD = ["xs", "ys", "xs + ['n']", "xs.append('h') or xs", "ys.append(len(xs)) 
 CALLS = [
     "ask_each(m, <unread>)", "ask_each(m, <unread>, <mark>)", "ask_each(m, mark=<mark>, xs=<unread>)",
     "ask_grown(m, <unread>)", "ask_grown(m, ys, <mark>, *<unread>)", "ask_late(m, <unread>)",
-    "ask_late(m, <unread>, k=<mark>)", "ask_twice(m, <unread>)", "ask_if(m, <unread>)", "ASKS.each(m, <unread>)", "ASKS.each(m, xs=<unread>)",
-    "ask_each(m, ask_each(m, <unread>))", "ask_each(*<both>)", "(ask_each if jb.ask('w') else ask_grown)(m, <unread>)", "[ask_each(m, <unread>), xs]",
+    "ask_late(m, <unread>, k=<mark>)", "ask_twice(m, <unread>)", "ask_if(m, <unread>)", "ASKS.each(m, <unread>)",
+    "ASKS.each(m, xs=<unread>)", "ask_each(m, ask_each(m, <unread>))", "ask_each(*<both>)",
+    "(ask_each if jb.ask('w') else ask_grown)(m, <unread>)", "[ask_each(m, <unread>), xs]",
 ]  # fmt: skip
 BESIDE = ["xs = ys", "xs = [*ys, 'o']", "ys.append(m.ask('p'))", "xs.append(str(ASKS.count))", "ys = ask_each(m, xs)",
           "if m.ask('q') == 'yes': xs.append('r')", "xs = unread(lambda: [*xs, 's'])", "zs = (xs, ys)"]  # fmt: skip

@@ -161,6 +161,16 @@ def changed_by_a_later_round(m: Any) -> Any:
     return xs
 
 
+def changed_by_the_round_before_the_last(m: Any) -> Any:
+    xs: list[Any] = filled(m, "x")
+    ys: list[Any] = filled(m, "y")
+    for _ in m.ask("w").split("\n"):
+        ",".join(ys)
+        ys.extend(xs)
+        xs.append(5)
+    return xs
+
+
 def changed_while_it_is_walked(m: Any) -> Any:
     words: list[Any] = m.ask("x").split("\n")
     for at, word in enumerate(words):
@@ -257,6 +267,17 @@ def changed_while_it_is_looped_over(m: Any) -> Any:
     return words
 
 
+def changed_by_the_round_before_while_it_is_looped_over(m: Any) -> Any:
+    words: list[Any] = m.ask("x").split("\n")
+    other: Any = "a"
+    for word in words:
+        word.strip()
+        if len(words) < 9:
+            words.append(other)
+            other = 5
+    return words
+
+
 def changed_on_the_first_path(m: Any) -> Any:
     xs: list[Any] = filled(m, "x")
     if "zz" not in m.ask("q"):
@@ -275,6 +296,7 @@ def changed_in_a_try(m: Any) -> Any:
         two = int(m.ask("2"))
         three = int(m.ask("3"))
         four = int(m.ask("4"))
+        int(m.ask("1"))
         xs.append(5)
         return int(m.ask("5")), one, two, three, four
     except ValueError:
@@ -300,6 +322,7 @@ UNSAFE = [
     changed_on_both_paths, sorted_with_a_number, sorted_with_numbers_of_another, sorted_with_several_others,
     a_set_of_lists, a_set_made_of_lists, joined_after_another_list, joined_after_a_tuple, joined_after_an_insertion,
     sorted_list_with_a_number, changed_while_it_is_looped_over, changed_on_the_first_path, changed_in_a_try,
+    changed_by_the_round_before_the_last, changed_by_the_round_before_while_it_is_looped_over,
     the_first_of_none, a_number_of_a_text, a_list_of_a_step_of_zero,
 ]  # fmt: skip
 
@@ -334,6 +357,19 @@ def test_nothing_is_certain_behind_what_may_raise(program: Callable[..., Any]) -
                 assert (found.value if found.error is None else type(found.error)) == expected
             assert fast.asked == original.asked[: len(fast.asked)]
             assert fast.asked == original.asked or not found.is_known
+
+
+def test_of_a_list_changed_otherwise_no_kind_of_items_is_known() -> None:
+    def program(m: Any) -> Any:
+        xs: list[Any] = filled(m, "x")
+        xs.insert(0, 3)
+        try:
+            ",".join(xs)
+        except TypeError:
+            return m.ask("refused")
+        return m.ask("joined")
+
+    assert set(read(program, Model(lines)).possible) == {"refused", "joined"}
 
 
 # --- what a list of unknown content is changed by --------------------------------------------------------------------
