@@ -163,9 +163,12 @@ def changed_by_a_later_round(m: Any) -> Any:
 
 def changed_by_the_round_before_the_last(m: Any) -> Any:
     xs: list[Any] = filled(m, "x")
-    ys: list[Any] = filled(m, "y")
+    ys, zs, ws, us = [filled(m, text) for text in ("y", "z", "w", "u")]
     for _ in m.ask("w").split("\n"):
-        ",".join(ys)
+        ",".join(us)
+        us.extend(ws)
+        ws.extend(zs)
+        zs.extend(ys)
         ys.extend(xs)
         xs.append(5)
     return xs
@@ -270,11 +273,13 @@ def changed_while_it_is_looped_over(m: Any) -> Any:
 def changed_by_the_round_before_while_it_is_looped_over(m: Any) -> Any:
     words: list[Any] = m.ask("x").split("\n")
     other: Any = "a"
+    second: Any = "b"
+    third: Any = "c"
     for word in words:
         word.strip()
         if len(words) < 9:
             words.append(other)
-            other = 5
+            other, second, third = second, third, 5
     return words
 
 
