@@ -18,6 +18,7 @@ from teola_plugin.adapters.reader.instances import type_of
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
+    Method,
     Opaque,
     Undecided,
     Unknown,
@@ -61,10 +62,10 @@ def attribute(run: Any, value: Any, name: str) -> Any:
     return methods.field(run, value, name)
 
 
-def bound(run: Any, function: Any, value: Any, name: str) -> Callee:
+def bound(run: Any, function: Any, value: Any, name: str) -> Method:
     """Return a bound method: a callable that gets the object as the first argument."""
     loaded = run.load(function)
-    return Callee(lambda inner, args, kwargs: call(inner, loaded, (value, *args), kwargs), name)
+    return Method(lambda inner, args, kwargs: call(inner, loaded, (value, *args), kwargs), name, loaded)
 
 
 # --- plain objects ---------------------------------------------------------------------------------------------------

@@ -43,6 +43,12 @@ from teola_plugin.value_keys import Same, is_comparable, value_key
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
 
+MOST_AGAIN = 6
+"""Calls of a function by itself that are read, each behind one more decision that is not known.
+
+What unknown texts are summarized by, level by level, until one is left would be read down to `run.MAX_DEPTH`: 0.9 s.
+"""
+
 MOST_CODES = 4096
 """Compiled functions that are kept."""
 
@@ -294,10 +300,12 @@ def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:
     run.fork(frame, lambda _: act(), lambda _: None)
 
 
-def all_hold(run: Run, frame: Frame, conditions: list[Evaluate]) -> bool | None:
-    """Whether all conditions are true; None if unknown."""
+def all_hold(run: Run, frame: Frame, conditions: list[Evaluate], found: list[Any] | None = None) -> bool | None:
+    """Whether all conditions are true; None if unknown. `found` gets the values."""
     for condition in conditions:
         value = condition(frame)
+        if found is not None:
+            found.append(value)
         try:
             if not operators.truth(run, value):
                 return False
@@ -374,8 +382,10 @@ def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:
     marked = run.leaves
     function = frame[FUNCTION]
     is_of_program = frame[OUTER] is not None or type(function) is not types.FunctionType
-    run.levels.append(Level(frame, code.name, None if is_of_program else function.__code__, is_direct))
+    level = Level(frame, code.name, None if is_of_program else function.__code__, is_direct, code, run.doubts)
+    run.levels.append(level)
     try:
+        _require_end(run, level)
         ended = run.absorb(frame, RETURN, run.settle(code.block, frame), marked)
         if ended is NOWHERE or run.leaves > marked:
             raise Stalled("no way to the end is known")
@@ -390,6 +400,13 @@ def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:
     finally:
         run.depth -= 1
         run.levels.pop()
+
+
+def _require_end(run: Run, level: Level) -> None:
+    """Require that it is known how deeply a function calls itself, or not deeply so far. Raises: Stalled."""
+    again = [each.doubts for each in run.levels if each.compiled is level.compiled]
+    if len(again) > MOST_AGAIN and len(set(again)) > MOST_AGAIN:
+        raise Stalled("a function calls itself, and it is not known how often")
 
 
 def _bind(

@@ -7,14 +7,16 @@ result.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
-from teola_plugin.adapters.reader.heap import Frame, holds_of
+from teola_plugin.adapters.reader.heap import HASHED, Each, Frame, holds_of
 from teola_plugin.adapters.reader.natives_async import awaited_beside
+from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
     FUNCTION,
@@ -26,7 +28,7 @@ from teola_plugin.adapters.reader.scopes import (
     Store,
     comprehension_scope,
 )
-from teola_plugin.adapters.reader.table import is_sequence, whole
+from teola_plugin.adapters.reader.table import is_collection, is_sequence, whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed, number
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -181,6 +183,7 @@ class Expressions:
         def items(frame: Frame) -> list[Any] | Unknown:
             run: Run = frame[RUN]
             found: list[Any] = []
+            kinds: list[Each | None] = []
             is_open = False
             for is_starred, part in starred:
                 value = part(frame)
@@ -190,15 +193,22 @@ class Expressions:
                         check(run, value)
                 else:
                     found.extend(all_of(run, value, check))
+                kinds.append(run.each_of(value if is_starred else [value]))
                 if is_starred and run.is_unknown(value):
-                    run.raises(run.sources(value))
                     is_open = True
-            return run.unknown(*found, is_safe=True) if is_open else found
+                    if not is_collection(value):
+                        run.raises(run.sources(value))
+                    elif check is not None:
+                        check(run, run.item_of(value))
+            if not is_open:
+                return found
+            each = functools.reduce(Each.joined, (each for each in kinds if each)) if all(kinds) else None
+            return Unknown("any", run.sources(*found), over=(each.holds,) if each and each.holds else ())
 
         return items
 
     def _display(
-        self, nodes: Sequence[ast.expr], make: Callable[[Run, list[Any]], Any], check: Check | None = None
+        self, nodes: Sequence[ast.expr], kind: type, make: Callable[[Run, list[Any]], Any], check: Check | None = None
     ) -> Evaluate:
         items = self._items(nodes, check)
 
@@ -206,7 +216,9 @@ class Expressions:
             run: Run = frame[RUN]
             found = items(frame)
             if isinstance(found, Unknown):
-                return found
+                if (each := run.each_of(found)) and kind is list:
+                    return run.taint_with([], each)
+                return run.taint_with(set(), each) if each and kind is set and each.holds in HASHED else found
             try:
                 return make(run, found)
             except Undecided:
@@ -215,17 +227,17 @@ class Expressions:
         return display
 
     def _list(self, node: ast.List) -> Evaluate:
-        return self._display(node.elts, lambda run, items: items)
+        return self._display(node.elts, list, lambda run, items: items)
 
     def _tuple(self, node: ast.Tuple) -> Evaluate:
-        return self._display(node.elts, lambda run, items: tuple(items))
+        return self._display(node.elts, tuple, lambda run, items: tuple(items))
 
     def _set(self, node: ast.Set) -> Evaluate:
         if len(node.elts) > 2 and all(isinstance(each, ast.Constant) for each in node.elts):
-            return self._display(node.elts, _without_order)
+            return self._display(node.elts, set, _without_order)
         if any(isinstance(each, ast.Starred) for each in node.elts):
-            return self._display(node.elts, _without_order, hashed)
-        return self._display(node.elts, _set_of)
+            return self._display(node.elts, set, _without_order, hashed)
+        return self._display(node.elts, set, _set_of)
 
     def _dict(self, node: ast.Dict) -> Evaluate:
         pairs = [
@@ -427,8 +439,12 @@ class Expressions:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> Evaluate:
-        arguments = self._arguments(node)
+    def whole(self, node: ast.expr) -> Evaluate:
+        """Compile the value of a statement which evaluates nothing else; see `resuming.arguments_behind`."""
+        return self._call(node, is_whole=True) if isinstance(node, ast.Call) else self.expression(node)
+
+    def _call(self, node: ast.Call, *, is_whole: bool = False) -> Evaluate:
+        arguments = self._read_on(node, self._arguments(node)) if is_whole else self._arguments(node)
         if isinstance(node.func, ast.Attribute):
             return self._method_call(node, node.func, arguments)
         callee, site, end = self.expression(node.func), next(_sites), (node.end_lineno, node.end_col_offset)
@@ -441,6 +457,21 @@ class Expressions:
             return calls.call_site(run, function, given)
 
         return called
+
+    def _read_on(self, node: ast.Call, arguments: Callable[[Frame, Any], calls.Given]) -> Callable[..., calls.Given]:
+        filename = self.filename
+
+        def behind(frame: Frame, function: Any) -> calls.Given:
+            try:
+                return arguments(frame, function)
+            except Barrier as e:
+                e.where = e.where or f"{filename}:{node.lineno}"
+                given = arguments_behind(frame[RUN], frame, function, e)
+                if given is None:
+                    raise
+                return given
+
+        return behind
 
     def _method_call(
         self, call: ast.Call, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]
@@ -536,7 +567,6 @@ class Expressions:
     def _listcomp(self, node: ast.ListComp) -> Evaluate:
         return self._collected(
             node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
-            holds="list",
         )  # fmt: skip
 
     def _setcomp(self, node: ast.SetComp) -> Evaluate:
@@ -550,7 +580,7 @@ class Expressions:
 
             return hashed
 
-        return self._collected(node.generators, [node.elt], element, _set_of)
+        return self._collected(node.generators, [node.elt], element, _set_of, holds="set")
 
     def _dictcomp(self, node: ast.DictComp) -> Evaluate:
         def pair(inner: Expressions) -> Evaluate:
@@ -563,7 +593,7 @@ class Expressions:
 
             return item
 
-        collected = self._collected(node.generators, [node.key, node.value], pair, _dict_of)
+        collected = self._collected(node.generators, [node.key, node.value], pair, _dict_of, holds="any")
 
         def made(frame: Frame) -> Any:
             value = collected(frame)
@@ -581,8 +611,9 @@ class Expressions:
         make: Callable[[Run, list[Any]], Any],
         *,
         is_generator: bool = False,
-        holds: str = "any",
+        holds: str = "list",
     ) -> Callable[..., Any]:
+        """Compile a comprehension. `holds`: "list", "set" or "any" for a dict."""
         first, rounds, element = self._rounds(generators, item)
         sources = [one.iter for one in generators[1:]]
         only_compute = [
@@ -593,31 +624,24 @@ class Expressions:
         def once(inner: Frame, at: int, items: Any, check: Check | None) -> Any:
             """Evaluate unknown items: one item stands for all, unless a round may change something."""
             run: Run = inner[RUN]
-            made = [items]
+            made, elements = [items], list[Any]()
             if not is_sequence(items):
                 run.raises(run.sources(items))
 
             def round_(frame: Frame) -> None:
                 store, conditions, _ = rounds[at]
-                store(inner, run.unknown(items, is_safe=True))
-                verdict = calls.all_hold(run, inner, [noted(each) for each in conditions])
+                store(inner, run.item_of(items))
+                verdict = calls.all_hold(run, inner, conditions, made)
                 if verdict is None:
                     calls.perhaps(run, inner, taken)
                 elif verdict:
                     taken()
 
-            def noted(condition: Evaluate) -> Evaluate:
-                def hold(frame: Frame) -> Any:
-                    made.append(condition(frame))
-                    return made[-1]
-
-                return hold
-
             def taken() -> None:
                 run.tick()
-                made.append(element(inner))
+                elements.append(element(inner))
                 if check is not None:
-                    check(run, made[-1])
+                    check(run, elements[-1])
 
             if at + 1 < len(rounds):
                 if not only_compute[at]:
@@ -629,7 +653,7 @@ class Expressions:
                 if not only_compute[at]:
                     raise
                 return run.unknown()
-            return run.unknown(*made, holds=holds, is_safe=True)
+            return _of_some(run, holds, elements, made)
 
         def collected(frame: Frame, check: Check | None = None) -> Any:
             run: Run = frame[RUN]
@@ -638,8 +662,8 @@ class Expressions:
                 source = operators.iterated(run, items)
             except Undecided:
                 return once(inner, 0, items, check)
-            found: list[Any] = []
-            is_open = False
+            found, tests = list[Any](), list[Any]()
+            is_open = is_counted = False
 
             def take(at: int, source: Any) -> None:
                 nonlocal is_open
@@ -647,7 +671,7 @@ class Expressions:
                 for value in source:
                     run.tick()
                     store(inner, value)
-                    verdict = calls.all_hold(run, inner, conditions)
+                    verdict = calls.all_hold(run, inner, conditions, tests)
                     if verdict is None:
                         is_open = True
                         calls.perhaps(run, inner, lambda: step(at))
@@ -655,7 +679,7 @@ class Expressions:
                         step(at)
 
             def step(at: int) -> None:
-                nonlocal is_open
+                nonlocal is_open, is_counted
                 if at + 1 == len(rounds):
                     found.append(element(inner))
                     if check is not None:
@@ -665,7 +689,7 @@ class Expressions:
                 try:
                     source = operators.iterated(run, items)
                 except Undecided:
-                    is_open = True
+                    is_open = is_counted = True
                     once(inner, at + 1, items, check)
                 else:
                     take(at + 1, source)
@@ -679,7 +703,9 @@ class Expressions:
                     raise RuntimeError("generator raised StopIteration") from e
                 raise
             try:
-                return run.unknown(holds=holds, is_safe=True) if is_open else make(run, found)
+                if is_counted:
+                    return run.unknown(holds="any" if holds == "set" else holds, is_safe=True)
+                return _of_some(run, holds, found, tests) if is_open else make(run, found)
             except Undecided:
                 return run.unknown()
 
@@ -832,6 +858,18 @@ def _unpacked(values: list[Any], count: int, star: int | None) -> list[Any]:
         raise ValueError(f"not enough values to unpack (expected at least {count - 1}, got {len(values)})")
     after = len(values) - (count - star - 1)
     return [*values[:star], values[star:after], *values[after:]]
+
+
+def _of_some(run: Run, holds: str, items: list[Any], made_of: list[Any]) -> Any:
+    """Return the unknown result of a comprehension that takes some of the items, by `made_of`."""
+    kinds = {holds_of(each) for each in items}
+    if holds == "set":
+        if not kinds <= HASHED:
+            return run.unknown(*items, *made_of, is_safe=True)
+        each = run.each_of(items)
+        return run.taint_with(set(), each and each.joined(Each(None, run.sources(*made_of) or ANYWHERE)))
+    holds = "texts" if holds == "list" and kinds == {"text"} else holds
+    return run.unknown(*items, *made_of, holds=holds, is_safe=True)
 
 
 def _set_of(run: Run, items: list[Any]) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import operator
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ _ANYTHING: frozenset[Hashable] = frozenset([GENERAL])
 
 _UNBOUND = Unknown(sources=_ANYTHING)
 """A variable that is set on only one of two paths."""
+
+NUMBERED, ZIPPED, WALKED = "numbered", "zipped", "walked"
+"""How an iterator makes its items: see `values.Unknown.over`."""
 
 MAX_LEAVES = 40
 """Open leaves that are kept; in loops with more, rounds are no longer told apart."""
@@ -94,6 +98,25 @@ LISTS = (list, deque)
 DICTS = (dict, Frame, OrderedDict, defaultdict, Counter)
 SETS = (set, frozenset)
 ATOMS = (str, int, bool, type(None), bytes)
+HASHED = frozenset(["text", "number", "bool"])
+"""The kinds of unknown values that have a hash, and that nothing can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """What is known of every item of a container whose content is unknown.
+
+    `holds`: the kind of each item, "any" for items that differ; None if no item has been seen. `sources`: the origins
+    of the items, and of the decisions on how many there are.
+    """
+
+    holds: str | None
+    sources: frozenset[Hashable]
+
+    def joined(self, other: Each) -> Each:
+        """Return what holds for the items of both."""
+        kinds = {each.holds for each in (self, other) if each.holds is not None}
+        return Each(kinds.pop() if len(kinds) == 1 else "any" if kinds else None, self.sources | other.sources)
 
 
 @dataclass(slots=True)
@@ -102,6 +125,7 @@ class Marks:
 
     counts: Counter[Hashable]
     tainted: dict[int, Any]
+    each: Mapping[int, Each]
     optional: OptionalItems
     gates: frozenset[Hashable]
 
@@ -175,6 +199,7 @@ class Heap:
         self._paths = 0
         self._arms = 0
         self._tainted: dict[int, Any] = {}
+        self._each: Mapping[int, Each] = {}
         self._open: Mapping[int, Any] = {}
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
@@ -195,6 +220,11 @@ class Heap:
     def in_doubt(self) -> bool:
         """Whether the current path may not be taken."""
         return bool(self._arms or self._leaves)
+
+    @property
+    def doubts(self) -> int:
+        """The number of undecided branches around the current path."""
+        return self._arms + len(self._leaves)
 
     @property
     def is_logging(self) -> bool:
@@ -244,6 +274,7 @@ class Heap:
         both = {**then, **now}.items()
         changed |= {key: held for key, (held, _) in both if now.get(key) is not then.get(key)}
         changed |= {key: held for key, held in self._tainted.items() if key not in moment.marks.tainted}
+        changed |= self._known_otherwise(moment.marks.each)
         frames = self.frames()
         return bool(frames) and not self._may_matter(changed, frames[-1])
 
@@ -307,6 +338,60 @@ class Heap:
         self.close(held)
         if id(held) not in self._tainted:
             self._tainted = {**self._tainted, id(held): held}
+        if id(held) in self._each:
+            self._each = {key: each for key, each in self._each.items() if key != id(held)}
+
+    def taint_with(self, held: Any, each: Each | None) -> Any:
+        """Note that nothing but `each` is known of the content of a list, a deque or a set. Returns the object."""
+        self.taint(held)
+        if each is not None:
+            self._each = {**self._each, id(held): each}
+        return held
+
+    def gain(self, held: Any, *items: Any) -> None:
+        """Note that the program may have put these items into an object of unknown content."""
+        each = self._each.get(id(held))
+        if each is not None and (now := each.joined(self._each_in(items))) != each:
+            self.note(held)
+            self._each = {**self._each, id(held): now}
+
+    def each_of(self, value: Any) -> Each | None:
+        """Return what is known of the items of a list, a deque or a set; None if an item is not known at all."""
+        if type(value) is Unknown:
+            return self._each_of_unknown(value)
+        if type(value) not in (*LISTS, set) or id(value) in self._open:
+            return None
+        if id(value) not in self._tainted:
+            return self._each_in(value)
+        found = self._each.get(id(value))
+        return None if found is None else Each(found.holds, self.sources(value))
+
+    def _each_of_unknown(self, value: Unknown) -> Each | None:
+        if not value.over:
+            holds = {"texts": "text", "list": "any"}.get(str(value.holds))
+            return None if holds is None else Each(holds, value.sources or ANYWHERE)
+        if value.over[0] is WALKED:
+            return self.each_of(value.over[1])
+        return Each(value.over[0] if len(value.over) == 1 else "any", self.sources(value))
+
+    def item_of(self, value: Any) -> Any:
+        """Return what stands for any item of an unknown iterable."""
+        if type(value) is Unknown and len(value.over) > 1 and value.over[0] is not WALKED:
+            items = tuple(map(self.item_of, value.over[1:]))
+            return (Unknown("number", self.sources(value)), *items) if value.over[0] is NUMBERED else items
+        each = self.each_of(value)
+        return Unknown("any" if each is None else each.holds or "any", self.sources(value))
+
+    def _each_in(self, items: Iterable[Any]) -> Each:
+        """Return what is known of every one of these items."""
+        held = list(items)
+        kinds = {str(holds) if (holds := holds_of(item)) in HASHED else "any" for item in held}
+        return Each(kinds.pop() if len(kinds) == 1 else "any" if kinds else None, self.sources(*held))
+
+    def _known_otherwise(self, before: Mapping[int, Each]) -> dict[int, Any]:
+        """Return the objects of which something else was known of the items before."""
+        both = before.keys() & self._tainted.keys() if before else ()
+        return {key: self._tainted[key] for key in both if not _are_alike(self._each.get(key), before[key])}
 
     def taint_but(self, held: dict[str, Any], optional: Mapping[str, Any]) -> None:
         """Note that the order of a dict's items is unknown, and that the dict may have each of the `optional` items."""
@@ -367,11 +452,16 @@ class Heap:
             value = todo.pop()
             if type(value) is Unknown:
                 found |= value.sources or ANYWHERE
+                todo += value.over[1:]
             elif type(value) not in ATOMS and id(value) not in seen:
                 seen.add(id(value))
                 todo += self.parts(value)
             if self.is_tainted(value):
-                found |= ANYWHERE | (CHANGED if self.stands_outside(value) else NO_SOURCES)
+                each = self._each.get(id(value)) if id(value) not in self._open else None
+                found |= ANYWHERE if each is None else each.sources or ANYWHERE
+                found |= CHANGED if self.stands_outside(value) else NO_SOURCES
+            if type(value) in (*LISTS, set) and id(value) in self._unsettled:
+                found |= ANYWHERE
         return frozenset(found)
 
     def parts(self, value: Any) -> Iterable[Any]:
@@ -509,6 +599,7 @@ class Heap:
 
         for _ in range(MAX_ROUNDS):
             tainted, optional, marked = self._tainted.keys(), self._optional, len(self._leaves)
+            known = self._each
             with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
             if ended is not None or len(self._leaves) > marked:
@@ -520,6 +611,7 @@ class Heap:
                 if not (self.is_tainted(held) or _have_same_parts(content, content_of(held), is_of_rounds))
             }
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
+            changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
             if not changed or not self._may_matter(changed, frame):
                 return
@@ -557,6 +649,7 @@ class Heap:
             seen.add(id(value))
             todo += self.open_parts(value)
             if kind is Unknown:
+                todo += value.over[1:]
                 continue
             if isinstance_of(value, Opaque):
                 if kind is Opaque and value.is_own:
@@ -681,6 +774,9 @@ class Heap:
         """Return the kind of a value; a list of texts may be known in part."""
         if type(value) is not list:
             return holds_of(value)
+        if id(value) not in self._unsettled and self.is_tainted(value):
+            each = self.each_of(value)
+            return "texts" if each is not None and each.holds == "text" else "list"
         return "texts" if self._is_settled(value) and all(holds_of(each) == "text" for each in value) else "list"
 
     def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
@@ -746,6 +842,8 @@ class Heap:
         """Let each object hold either its content or the content in `others`, of a path with `marks`; see `fork`."""
         self._unsettled = others
         apart = {key for key, each in self._optional.items() if marks.optional.get(key) is not each}
+        known = {key: each for key, each in self._each.items() if key in others or marks.each.get(key) == each}
+        self._each = known
         for held, other in others.values():
             self._merge_one(held, other, marks, why)
         self._unsettled = {}
@@ -759,17 +857,18 @@ class Heap:
         if kind is dict and (is_open or not _have_same_keys(now, other)):
             self._merge_items(held, other, marks, why)
             return
+        is_lost = id(held) in self._tainted or id(held) in marks.tainted
         if kind in LISTS:
-            if len(now) != len(other):
-                self.taint(held)
+            if is_lost or len(now) != len(other):
+                self.taint_with(held, self._each_of_either(held, other, marks, why))
                 return
             merged: Any = [self.joined(a, b, why) for a, b in zip(now, other, strict=True)]
         elif kind is Frame:
             names = [*now, *(name for name in other if name not in now)]
             merged = {n: self.joined(now[n], other[n], why) if n in now and n in other else _UNBOUND for n in names}
         elif kind is set:
-            if not _same_atoms(now, other):
-                self.taint(held)
+            if is_lost or not _same_atoms(now, other):
+                self.taint_with(held, self._each_of_either(held, other, marks, why))
             return
         elif not _have_same_keys(now, other):
             self.taint(held)
@@ -778,6 +877,14 @@ class Heap:
             merged = {key: self.joined(value, other[key], why) for key, value in now.items()}
         self.note(held)
         set_content(held, merged)
+
+    def _each_of_either(self, held: Any, other: Any, marks: Marks, why: frozenset[Hashable]) -> Each | None:
+        """Return what is known of the items of an object on both paths; see `_merge`."""
+        one = self._each.get(id(held)) if id(held) in self._tainted else self._each_in(content_of(held))
+        two = marks.each.get(id(held)) if id(held) in marks.tainted else self._each_in(other)
+        if one is None or two is None or id(held) in self._open:
+            return None
+        return one.joined(two).joined(Each(None, why))
 
     def _merge_items(self, held: dict[Any, Any], other: dict[Any, Any], marks: Marks, why: frozenset[Hashable]) -> None:
         """Let a dict hold the items that both paths know, and perhaps the items of one alone."""
@@ -859,11 +966,11 @@ class Heap:
         return log
 
     def _marks(self) -> Marks:
-        return Marks(self.counts.copy(), self._tainted, self._optional, self.gates)
+        return Marks(self.counts.copy(), self._tainted, self._each, self._optional, self.gates)
 
     def _set(self, marks: Marks) -> None:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
-        self._optional = marks.optional
+        self._each, self._optional = marks.each, marks.optional
 
     def _merge_marks(self, marks: Marks) -> None:
         if not _are_equal(self.counts, marks.counts):
@@ -964,6 +1071,13 @@ def _origins(value: Unknown) -> frozenset[Hashable]:
     return frozenset(map(without_number, value.sources))
 
 
+def _are_alike(one: Each | None, two: Each) -> bool:
+    """Whether the same is known, but for the numbers of rounds."""
+    if one is None:
+        return False
+    return one.holds == two.holds and set(map(without_number, one.sources)) == set(map(without_number, two.sources))
+
+
 def without_number(source: Hashable) -> Hashable:
     """Return a source without the numbers of rounds: the same in each evaluation."""
     if type(source) is Round:
@@ -1008,8 +1122,12 @@ def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
     if kind is Unknown:
         are_kinds = (one.holds, one.is_shared, one.is_dict) == (two.holds, two.is_shared, two.is_dict)
         is_alike = are_kinds and _origins(one) == _origins(two)
+        is_alike &= len(one.over) == len(two.over) and all(map(_are_identical, one.over, two.over))
         return is_alike and (one.items is two.items or _have_same_items(one.items, two.items, may_differ))
     return kind in (list, dict) and _have_same_parts(one, two, may_differ)
+
+
+_are_identical = operator.is_
 
 
 def _have_same_items(

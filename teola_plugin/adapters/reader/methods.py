@@ -14,12 +14,12 @@ from fractions import Fraction
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds, ordering, regexes, taking, texts, unknowns
-from teola_plugin.adapters.reader.heap import has_own_hash
+from teola_plugin.adapters.reader.heap import HASHED, Each, has_own_hash, holds_of
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
     handled,
-    is_sequence,
+    is_collection,
     is_unknown,
     kind_of,
     known,
@@ -144,6 +144,9 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
         return _write(run, value, name, args, kwargs)
     if (found := run.got(value, name, args, kwargs)) is not None:
         return found[0]
+    is_copied = name == "copy" and kind in (list, set) and not args and not kwargs
+    if is_copied and run.is_tainted(value) and (each := run.each_of(value)) is not None:
+        return run.taint_with(kind(), each)
     known(run, value)
     if name in ("items", "keys", "values") and kind in WRITE and not args and not kwargs:
         return getattr(value, name)()
@@ -227,7 +230,7 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     run.escapes(value, *args, *kwargs.values())
     run.changes.changes(name, value, (args[1:] or (None,)) if name == "setdefault" else ())
     is_extended = name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs
-    if is_extended and (type(args[0]) is Unknown or (is_sequence(args[0]) and is_unknown(run, args[0]))):
+    if is_extended and (type(args[0]) is Unknown or (is_collection(args[0]) and is_unknown(run, args[0]))):
         return taking.grow(run, value, args[0])
     if name == "update" and type(value) is dict and len(args) == 1 and not kwargs and _is_dict_to_come(args[0]):
         return run.taint(value)
@@ -247,9 +250,14 @@ def _is_dict_to_come(value: Any) -> bool:
 def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     kind = type(value)
     if name in ("append", "appendleft") and len(args) == 1 and not kwargs:
+        run.gain(value, *args)
         return None
     if name in ("clear", "reverse") and not args and not kwargs:
         return None
+    if name == "sort" and ordering.sorts_unknown(run, value, args, kwargs):
+        return None
+    if (each := run.each_of(value)) is not None and (done := _with_each(run, value, each, name, args, kwargs)):
+        return done[0]
     if name in ("extend", "update") and len(args) == 1 and not kwargs:
         given = type(args[0])
         if given is kind or (name == "extend" and given is tuple):
@@ -262,10 +270,42 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
     return run.unknown(value, *args)
 
 
+def _with_each(
+    run: Any, value: Any, each: Each, name: str, args: Arguments, kwargs: dict[str, Any]
+) -> tuple[Any] | None:
+    """Return the result of a method, in a tuple, that leaves something known of the items; None for other methods."""
+    run.taint(value)
+    if kwargs or len(args) > 1:
+        return None
+    if name == "pop" and type(value) is list and all(type(at) is int for at in args):
+        run.taint_with(value, each)
+        return (run.unknown(value, holds=each.holds or "any", error=IndexError),)
+    if name == "discard" and holds_of(args[0]) in HASHED:
+        run.taint_with(value, each)
+        return (None,)
+    if name == "add" and holds_of(args[0]) in HASHED:
+        run.taint_with(value, each)
+        run.gain(value, args[0])
+        return (None,)
+    if name in ("extend", "update") and type(value) is not dict:
+        new = run.each_of(args[0]) if type(args[0]) is type(value) else None
+        if name == "extend" and type(args[0]) is tuple:
+            new = run.each_of(list(args[0]))
+        if new is not None:
+            run.taint_with(value, each.joined(new))
+            return (None,)
+    return None
+
+
 def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     kind = type(value)
     if name == "sort":
         return _sort(run, value, args, kwargs)
+    if name == "add" and len(args) == 1 and type(args[0]) is Unknown and kind_of(args[0]) in HASHED and not kwargs:
+        each = run.each_of(value)
+        run.taint_with(value, each)
+        run.gain(value, args[0])
+        return None
     if name in ("append", "appendleft"):
         run.tick()
         return getattr(value, name)(*args, **kwargs)

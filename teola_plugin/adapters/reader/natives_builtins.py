@@ -12,12 +12,15 @@ from typing import Any
 
 from teola_plugin.adapters.reader import bounds, classes, foreign, operators, ordering, outlets, taking, texts
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.heap import HASHED, NUMBERED, WALKED, ZIPPED
 from teola_plugin.adapters.reader.table import (
     Walk,
     called,
     carries,
     collected,
     handled,
+    is_collection,
+    is_sequence,
     is_unknown,
     iterated,
     kind_of,
@@ -54,6 +57,8 @@ def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
             return make(**kwargs)
         if kind_of(args[0]) == "texts" and make is list and len(args) == 1:
             return run.unknown(args[0], holds="texts", is_safe=True)
+        if len(args) == 1 and not kwargs and (filled := _filled(run, make, args[0])) is not None:
+            return filled
         if make is deque:
             known(run, *args, *kwargs.values())
             deque([], *args[1:], **kwargs)  # looks at the length before the elements
@@ -68,6 +73,46 @@ def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
         return run.keep_order(made, source)
 
     return handle
+
+
+def _filled(run: Any, make: Callable[..., Any], source: Any) -> Any:
+    """Return a container of what an iterable of unknown content has; None if making it may raise."""
+    if not (run.is_unknown(source) and is_collection(source)) or (each := run.each_of(source)) is None:
+        return None
+    if make is list:
+        return run.taint_with([], each)
+    if make is set and each.holds in HASHED:
+        return run.taint_with(set(), each)
+    if make is tuple or (make is frozenset and each.holds in HASHED):
+        return Unknown("any", each.sources, over=(each.holds or "any",))
+    return None
+
+
+def _walks(function: Callable[..., Any], shape: str) -> Handler:
+    """Handle functions that make an iterator of iterables, some of which may be unknown; see `Unknown.over`."""
+    ordinary = makes_iterator(function)
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        over = args[:1] if shape is NUMBERED else args
+        if shape is NUMBERED:
+            rest = [*args[1:], *kwargs.values()]
+            is_plain = len(rest) <= 1 and kwargs.keys() <= {"start"} and all(type(each) is int for each in rest)
+        else:
+            is_plain = all(name == "strict" and value is False for name, value in kwargs.items())
+        can_walk = all(is_sequence(each) or type(each) is str for each in over)
+        if is_plain and can_walk and any(map(run.is_unknown, over)):
+            return Unknown("any", run.sources(*over), over=(shape, *over))
+        return ordinary(run, args, kwargs)
+
+    return handle
+
+
+def _from_keys(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and is_collection(args[0]):
+        each = run.each_of(args[0])
+        if each is not None and each.holds in HASHED:
+            return Unknown("any", each.sources, over=(each.holds,))
+    return reads(dict.fromkeys, collects=taking.hashed)(run, args, kwargs)
 
 
 def _mapping(make: Callable[..., Any]) -> Handler:
@@ -111,6 +156,10 @@ def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _reversed(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and (
+        type(args[0]) is list or kind_of(args[0]) in ("texts", "list")
+    ):  # fmt: skip
+        return Unknown("any", run.sources(args[0]), over=(WALKED, args[0]))
     known(run, *args)
     if len(args) != 1 or kwargs:
         raise TypeError("reversed takes one argument")
@@ -451,9 +500,11 @@ def _register() -> None:
     register(_mapping(dict), dict)
     register(_mapping(OrderedDict), OrderedDict)
     register(_default_dict, defaultdict)
-    register(reads(dict.fromkeys, collects=taking.hashed), dict.fromkeys)
+    register(_from_keys, dict.fromkeys)
     register(_length, len)
-    for walker in (enumerate, zip, itertools.chain, itertools.zip_longest, itertools.pairwise):
+    register(_walks(enumerate, NUMBERED), enumerate)
+    register(_walks(zip, ZIPPED), zip)
+    for walker in (itertools.chain, itertools.zip_longest, itertools.pairwise):
         register(makes_iterator(walker), walker)
     register(makes_iterator(map, 0), map)
     register(makes_iterator(itertools.starmap, 0), itertools.starmap)

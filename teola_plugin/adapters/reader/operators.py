@@ -166,8 +166,9 @@ def _samples_of(value: Any) -> tuple[Any, ...]:
 
 def holds_texts(run: Any, value: Any) -> bool:
     """Whether the value is a list of texts, known or unknown."""
-    if type(value) is list and not run.is_unknown(value):
-        return all(map(texts.is_text, value))
+    if type(value) is list:
+        each = run.each_of(value)
+        return each is not None and each.holds in ("text", None)
     return kind_of(value) == "texts"
 
 
@@ -200,7 +201,7 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     run.escapes(a, b)
     if isinstance_of(a, dict):
         run.changes.changes("update", a)
-    if name == "+" and type(a) in (list, deque) and type(b) is Unknown:
+    if name == "+" and type(a) in (list, deque) and (type(b) is Unknown or (type(b) is list and is_unknown(run, b))):
         taking.grow(run, a, b)
         return a
     if is_unknown(run, b) or (is_unknown(run, a) and type(a) is not list):
@@ -208,8 +209,7 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
         run.raises(b.sources if type(b) is Unknown else None)
         return a
     if is_unknown(run, a):
-        walked(run, b)  # raises a TypeError for elements that cannot be added
-        return a
+        return _added(run, name, a, b)
     if name == "*":
         _bound(run, name, a, b)
     try:
@@ -221,6 +221,19 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
         run.taint(a)
         run.raises()
         return a
+
+
+def _added(run: Any, name: str, a: list[Any], b: Any) -> Any:
+    """Return a list of unknown content after `a <name>= b`."""
+    if name == "*":
+        _IN_PLACE[name](list[Any](), b)  # raises a TypeError for what is no number
+        return a
+    each = run.each_of(a)
+    items = list(walked(run, b)) if name == "+" else _IN_PLACE[name](list[Any](), b)
+    if each is not None:
+        run.taint_with(a, each)
+        run.gain(a, *items)
+    return a
 
 
 def _in_place_operand(run: Any, name: str, a: Any, b: Any) -> Any:
@@ -335,7 +348,8 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
+        is_hashable = texts.is_text(a) or unknown_number(a) or type(a) in ATOMS
+        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque) or (kind is set and is_hashable))
     if type(a) is Unknown:
         return _unknown_membership(run, is_in, a, b)
     if kind in (list, tuple, deque) or kind is VIEWS[1]:
@@ -417,6 +431,8 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             return run.unknown(held, holds="text", is_safe=True)
         if kind_of(held) == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="texts", is_safe=True)
+        if kind_of(held) == "list" and type(at) is slice and _whole_numbers(at) and at.step != 0:
+            return run.unknown(held, holds="list", is_safe=True)
         if kind_of(held) == "message":
             run.raises()
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
@@ -426,8 +442,11 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if isinstance_of(held, Opaque):
         return _opaque_subscript(run, held, at)
     if is_unknown(run, held):
-        if kind is list and type(at) is slice:
-            return run.unknown(held, is_safe=_whole_numbers(at))
+        if kind is list and type(at) is slice and _whole_numbers(at) and at.step != 0:
+            each = run.each_of(held)
+            return run.unknown(held, is_safe=True) if each is None else run.taint_with([], each)
+        if kind is list and type(at) is int and (each := run.each_of(held)) is not None:
+            return run.unknown(held, holds=each.holds or "any", error=IndexError)
         return run.changed_item(held, at)
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"

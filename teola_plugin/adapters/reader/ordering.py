@@ -9,7 +9,7 @@ from typing import Any
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.table import collected, kind_of, known, require_no_decimals, unknown_number, whole
 from teola_plugin.adapters.reader.taking import Check, compared, number
-from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Opaque, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
@@ -29,8 +29,24 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     return [elements[at] for at in order]
 
 
+_KEYS_OF_TEXTS = (len, str.lower, str.upper, str.casefold, str.strip)
+
+
+def sorts_unknown(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> bool:
+    """Whether sorting an iterable of unknown content cannot raise: one of texts, or of numbers."""
+    each, by = run.each_of(value), kwargs.get("key")
+    if args or not kwargs.keys() <= {"key", "reverse"} or type(kwargs.get("reverse", False)) not in (bool, int):
+        return False
+    if each is None or each.holds not in ("text", "number"):
+        return False
+    is_key = type(by) is Opaque and any(by.held is key for key in _KEYS_OF_TEXTS)
+    return by is None or (is_key and each.holds == "text")
+
+
 def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Handle the function `sorted`."""
+    if len(args) == 1 and run.is_unknown(args[0]) and sorts_unknown(run, args[0], (), kwargs):
+        return run.taint_with([], run.each_of(args[0]))
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
     by_itself = kwargs.get("key") is None

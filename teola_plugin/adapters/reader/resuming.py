@@ -25,7 +25,7 @@ import operator
 import types
 from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from teola_plugin.adapters.reader import classes, foreign, records
@@ -38,6 +38,7 @@ from teola_plugin.adapters.reader.values import (
     STALE,
     Barrier,
     Callee,
+    Method,
     Opaque,
     Stalled,
     Undecided,
@@ -45,6 +46,7 @@ from teola_plugin.adapters.reader.values import (
     is_random_id,
     isinstance_of,
 )
+from teola_plugin.adapters.source import original_of
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
@@ -96,23 +98,29 @@ def _end(node: ast.stmt | ast.expr) -> int:
 class Stop:
     """The end of a reading: the code objects of the functions on the reader's stack, and the place in each.
 
-    `where`: which run of the function, see `run.Run`.
+    `where`: which run of the function, see `run.Run`. `callee`: the function that the statement calls with a value that
+    is not read, where reading goes on in this function (`return ask(load())`), not behind the statement.
     """
 
     codes: tuple[types.CodeType, ...]
     places: tuple[Place, ...]
     where: Hashable = ()
+    callee: types.CodeType | None = None
 
     def is_at(self, other: Stop) -> bool:
         """Whether both stops are the same place, maybe in different runs."""
         return (
             len(self.codes) == len(other.codes)
+            and self.callee is other.callee
             and all(map(operator.is_, self.codes, other.codes))
             and all(map(operator.is_, self.places, other.places))
         )
 
     def is_passed(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
         """Whether functions on a stack, each at some line, have come past the stop."""
+        if self.callee is not None:
+            inner = levels[len(self.codes) :]
+            return self.is_inside(levels) and bool(inner) and inner[0][0] is self.callee
         return self._is_around(levels) and self.places[-1].is_before(levels[len(self.places) - 1][1])
 
     def is_inside(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
@@ -150,9 +158,16 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier, stops: list[
 
     If the framework's run has not come past the statement yet, the stop is added to `stops`.
     """
+    return _come_past(run, frame, place, barrier, stops) is not None
+
+
+def _come_past(
+    run: Run, frame: Frame, place: Place, barrier: Barrier, stops: list[Stop], callee: types.CodeType | None = None
+) -> Passed | None:
     stop = None if run.is_lost else stop_here(run, frame, place)
     if stop is None or run.has_escaped():  # the copies do not tell what else has the same object
-        return False
+        return None
+    stop = replace(stop, callee=callee)
     passed: Passed | None = run.open
     if passed is None or passed.where != stop.where or not stop.is_passed(passed.places):
         is_next = passed is None or (passed.where == stop.where and stop.is_inside(passed.places))
@@ -160,14 +175,57 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier, stops: list[
         try:
             if passed is None or not (passed.is_past(stop) and passed.is_of(run)):
                 stops.append(stop)
-                return False
+                return None
         except Undecided as e:
             raise Stalled from e
         run.used += 1
     passed.fill(run, frame, place)
     run.open = passed
     run.skipped.append(barrier)
-    return True
+    return passed
+
+
+def arguments_behind(
+    run: Run, frame: Frame, function: Any, barrier: Barrier
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of a call, one of which is not read, once the framework's run has come into the function.
+
+    The call must be all that its statement evaluates: values that the reader has evaluated before the unread one may be
+    changed by that. Returns None if the framework's run has not come there yet (the stop is added), or cannot be told.
+    """
+    is_method = type(function) is Method
+    plain = function.function if is_method else function
+    place = run.levels[-1].place
+    if type(plain) is not Opaque or type(plain.held) is not types.FunctionType or place is None:
+        return None
+    if original_of(plain.held) is not plain.held:
+        return None
+    code = plain.held.__code__
+    if code.co_flags & _LATER or (passed := _come_past(run, frame, place, barrier, run.stops, code)) is None:
+        return None
+    level = passed.levels[len(run.levels)]
+    known = {
+        id(seen): own.frame[name]
+        for own, each in zip(run.levels, passed.levels, strict=False)
+        for name, seen in each.seen.items()
+        if name in own.frame and not classes.is_atom(seen)
+    }
+    given = {
+        name: known.get(id(level.seen[name]), level.copies[name]) for name in parameters_of(code) if name in level.seen
+    }
+    if len(given) < len(parameters_of(code)):
+        return None
+    values = [given.pop(name) for name in code.co_varnames[: code.co_argcount]]
+    names = list(parameters_of(code)[code.co_argcount + code.co_kwonlyargcount :])
+    more = given.pop(names.pop(0)) if code.co_flags & inspect.CO_VARARGS else ()
+    named = given.pop(names.pop(0)) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+    if type(more) is not tuple or type(named) is not dict:
+        return None
+    return (*values[is_method:], *more), {**given, **named}
+
+
+_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Functions that do not run when they are called."""
 
 
 @dataclass(slots=True)

@@ -151,13 +151,15 @@ class Level:
 
     `place`: the current statement. `code`: the code object, for functions that exist outside of the reading.
     `is_direct`: called by a call expression of the function around, once per evaluation of the expression.
-    `call`: where the current call expression ends.
+    `call`: where the current call expression ends. `compiled`: what is evaluated. `doubts`: see `heap.Heap.doubts`.
     """
 
     frame: Frame
     name: str
     code: types.CodeType | None
     is_direct: bool
+    compiled: Any = None
+    doubts: int = 0
     place: Any = None
     call: Any = None
 

@@ -80,7 +80,7 @@ class Statements(Expressions):
     # --- simple ------------------------------------------------------------------------------------------------------
 
     def _do_expr(self, node: ast.Expr) -> Block:
-        value = self.expression(node.value)
+        value = self.whole(node.value)
 
         def evaluate(frame: Frame) -> Ended:
             value(frame)
@@ -100,7 +100,7 @@ class Statements(Expressions):
         return lambda frame: CONTINUE
 
     def _do_return(self, node: ast.Return) -> Block:
-        value: Evaluate = self.expression(node.value) if node.value else lambda frame: None
+        value: Evaluate = self.whole(node.value) if node.value else lambda frame: None
 
         def return_(frame: Frame) -> Ended:
             frame[RETURNED] = value(frame)
@@ -109,7 +109,7 @@ class Statements(Expressions):
         return return_
 
     def _do_assign(self, node: ast.Assign) -> Block:
-        value, targets = self.expression(node.value), [self.target(each) for each in node.targets]
+        value, targets = self.whole(node.value), [self.target(each) for each in node.targets]
 
         def assign(frame: Frame) -> Ended:
             found = value(frame)
@@ -122,7 +122,7 @@ class Statements(Expressions):
     def _do_annassign(self, node: ast.AnnAssign) -> Block:
         if node.value is None:
             return lambda frame: None
-        value, target = self.expression(node.value), self.target(node.target)
+        value, target = self.whole(node.value), self.target(node.target)
 
         def assign(frame: Frame) -> Ended:
             target(frame, value(frame))
@@ -539,19 +539,21 @@ def _round(run: Run, frame: Frame, body: Block) -> Ended:
 def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
     """Run the rounds of a loop over an unknown value."""
     run: Run = frame[RUN]
-    is_of_texts = type(items) is Unknown and items.holds == "texts"
+    holds = items.holds if type(items) is Unknown else None
     if not is_sequence(items):
         run.raises(run.sources(items))
 
     def round_(inner: Frame) -> Ended:
         run.tick()
-        target(inner, run.unknown(items, holds="text" if is_of_texts else "any", is_safe=True))
+        target(inner, run.item_of(items))
         ended = _round(run, inner, body)
         if ended is not None:
             raise Stalled("a loop is left, and it is not known when")
         return None
 
     run.repeat(frame, round_, run.sources(items) or ANYWHERE)
+    if type(items) is Unknown and items.holds != holds:
+        raise Stalled("a loop changes what it goes over")
 
 
 def _in_place(run: Run, name: str, held: Any, value: Any) -> Any:

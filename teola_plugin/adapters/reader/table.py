@@ -237,7 +237,14 @@ def require_no_wait(run: Any, seconds: Any) -> None:
 
 def is_sequence(value: Any) -> bool:
     """Whether iterating the value cannot raise, even if its elements are unknown."""
+    if type(value) is Unknown and value.over:
+        return True
     return type(value) in (list, tuple) or kind_of(value) in ("text", "texts", "list")
+
+
+def is_collection(value: Any) -> bool:
+    """Whether taking all items of the value at once cannot raise, even if its elements are unknown."""
+    return is_sequence(value) or type(value) in (set, deque)
 
 
 def unknown_number(value: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader.table import is_sequence, kind_of, unknown_number
+from teola_plugin.adapters.reader.table import is_collection, kind_of, unknown_number
 from teola_plugin.adapters.reader.values import NO_SOURCES, Undecided, Unknown
 
 Check = Callable[[Any, Any], None]
@@ -68,8 +68,9 @@ def compared() -> Check:
 
 def grow(run: Any, held: Any, items: Any) -> None:
     """Extend a list or a deque by an unknown value, which perhaps cannot be iterated."""
-    run.taint(held)
-    if not is_sequence(items):
+    own, new = run.each_of(held), run.each_of(items)
+    run.taint_with(held, own.joined(new) if own and new else None)
+    if not is_collection(items):
         run.raises(run.sources(items))
 
 

@@ -375,7 +375,9 @@ def _join(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return value.join(*args, **kwargs)
     if is_unknown(run, args[0]):
-        return run.unknown(args[0], holds="text", is_safe=kind_of(args[0]) in ("texts", "text"))
+        each = run.each_of(args[0])
+        is_safe = kind_of(args[0]) == "text" or (each is not None and each.holds in ("text", None))
+        return run.unknown(args[0], holds="text", is_safe=is_safe)
     if isinstance_of(args[0], Opaque):
         raise Barrier("it joins an object that is no plain data")
     require_order(run, args[0])

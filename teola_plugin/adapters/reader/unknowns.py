@@ -7,7 +7,7 @@ import re
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, texts
+from teola_plugin.adapters.reader import foreign, ordering, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
@@ -93,6 +93,11 @@ def surely_has(value: Unknown, name: str) -> bool:
 
 
 def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if name == "sort" and ordering.sorts_unknown(run, value, args, kwargs):
+        return None
+    if name == "extend" and len(args) == 1 and not kwargs and (each := run.each_of(args[0])) and each.holds == "text":
+        value.sources |= each.sources
+        return None
     if kwargs or any(type(each) is Unknown for each in args if name not in ("append", "count")):
         raise Undecided
     if name == "copy" and not args:
@@ -100,6 +105,7 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
     if name == "count" and len(args) == 1:
         return run.unknown(value, holds="number", is_safe=True)
     if name == "append" and len(args) == 1:
+        value.sources |= run.sources(args[0])
         if not texts.is_text(args[0]):
             value.holds = "any"
         return None

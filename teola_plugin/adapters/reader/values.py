@@ -93,18 +93,20 @@ class Unknown:
     "message" (an AI message of a model), "reply" (of a web page), or the class of the object. `sources`: the origins of
     the value (components that were asked), which alone decide whether an operation on the value raises. `items`: the
     items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may
-    also know by another name. `is_dict`: certainly a dict, with items that are not known.
+    also know by another name. `is_dict`: certainly a dict, with items that are not known. `over`: of an iterator, how
+    it makes its items, and the iterables that it goes over; of a tuple, the kind of each item; see `heap.Heap.item_of`.
     """
 
-    __slots__ = ("holds", "is_dict", "is_shared", "items", "sources")
+    __slots__ = ("holds", "is_dict", "is_shared", "items", "over", "sources")
 
     def __init__(
         self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
-        items: Mapping[Any, Any] | None = None,
+        items: Mapping[Any, Any] | None = None, over: tuple[Any, ...] = (),
     ) -> None:  # fmt: skip
         self.holds = holds
         self.sources = sources
         self.items = items
+        self.over = over
         self.is_shared = False
         self.is_dict = False
 
@@ -162,6 +164,16 @@ class Callee(Opaque):
     def parts(self) -> Sequence[Any] | None:
         """Return the values held by the callable; None if the values are not known."""
         return None
+
+
+class Method(Callee):
+    """A function of the program's (`function`, as read), bound to an object."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, handler: Handler, name: str, function: Any) -> None:
+        super().__init__(handler, name)
+        self.function = function
 
 
 class Stale:
@@ -231,8 +243,8 @@ def type_name(cls: type) -> str:
 
 def shown(value: Any) -> str:
     """Return the name of a value for messages."""
-    if type(value) is Callee:
-        return value.name
+    if type(value) in (Callee, Method):
+        return value.name  # type: ignore[no-any-return]
     held = value.held if isinstance_of(value, Opaque) else value
     if type(held) is Stale:
         return "a value that was made where the function is not read"

@@ -231,7 +231,7 @@ def regex_reply(state: State) -> Any:
     return {"out": found, "steps": len(match.group(1)) if match else 0}
 
 
-@form(2)
+@form(3)
 def lines_of_the_reply(state: State) -> Any:
     text = LLM.invoke("LINES " + state["question"]).content
     lines = [line.strip("- ").strip() for line in text.split("\n") if line.strip()]

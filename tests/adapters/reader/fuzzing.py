@@ -13,7 +13,7 @@ import random
 import signal
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,7 +223,7 @@ class Judge:
             if kind.__name__ not in ("dict", "list") or self.is_final or not self.run.is_tainted(said):
                 raise Difference(f"{path}: {shown(said)} of {kind} is really {real!r} of {type(real)}")
         elif self.run.is_tainted(said):
-            return
+            self._items(said, real, path)
         else:
             self.claims += 1
             self._same(kind, said, real, path)
@@ -243,8 +243,20 @@ class Judge:
         }
         if isinstance(holds, str) and holds in is_so and not is_so[holds]():
             raise Difference(f"{path}: what should be {holds} is {real!r}")
+        if len(said.over) == 1 and isinstance(real, Iterable):
+            self._items(said, real, path)
         if isinstance(holds, type) and not isinstance(real, holds):
             raise Difference(f"{path}: what should be {holds} is {real!r}")
+
+    def _items(self, said: Any, real: Any, path: str) -> None:
+        """What is known of the items of an iterable whose content is not."""
+        if (each := self.run.each_of(said)) is None:
+            return
+        self.claims += 1
+        if each.holds is None and real:
+            raise Difference(f"{path}: what should have no items is {real!r}")
+        for item in real:
+            self._unknown(Unknown(each.holds or "any"), item, f"an item of {path}")
 
     def _same(self, kind: type, said: Any, real: Any, path: str) -> None:
         is_object = kind in (list, dict, set, deque, OrderedDict, Counter, defaultdict) or records.is_record(said)

@@ -16,6 +16,7 @@ import pytest
 from teola_plugin.adapters.reader import stacks
 from teola_plugin.adapters.reader.resuming import Passed, Place, Stop
 from teola_plugin.adapters.reader.values import STALE, Stale
+from tests.adapters.reader import random_lists
 from tests.adapters.reader.fuzzing import Key, TooLong, native, replies
 from tests.adapters.reader.random_programs import inputs, shown, source
 from tests.adapters.reader.resumed import HIDDEN, SideBySide, hide
@@ -149,6 +150,35 @@ READ_ON = {
         rows = unread(lambda: ["a", "b", "c"])
         return ask_all(m, rows)
     """),
+    "an argument of the function that asks": (3, """
+        return ask_all(m, unread(lambda: ["a", "b", "c"]))
+    """),
+    "an argument that a function makes": (3, """
+        found = ask_all(m, [row + "!" for row in fetch(3)])
+        return found
+    """),
+    "an argument of a method": (4, """
+        asker = ASKER
+        found = asker.ask_all(m, xs=unread(lambda: ["a", "b", "c"]))
+        return found, m.ask("behind")
+    """),
+    "an argument of a function with any arguments": (5, """
+        first = m.ask("first")
+        return ask_any(m, *unread(lambda: ["a", "b"]), more=first, last=fetch(1))
+    """),
+    "an argument, and what is behind it": (6, """
+        found = ask_all(m, unread(lambda: ["a", "b", "c"]))
+        rows = unread(lambda: [f"{each} again" for each in found])
+        return [m.ask(row) for row in rows]
+    """),
+    "a list of the function around it": (2, """
+        kept = ["a", "b"]
+        found = ask_all(m, unread(lambda: kept))
+        return found, kept
+    """),
+    "an argument that asks by itself": (4, """
+        return ask_all(m, unread(lambda: [m.ask("first"), "b", "c", "d"]))
+    """),
 }  # fmt: skip
 """Programs, with how many requests are found ahead of the run from its second time on."""
 
@@ -267,6 +297,47 @@ LEFT = {
         m.ask("same")
         return m.ask(str(kept.pop()))
     """,
+    "an argument beside a list that is not read": """
+        kept = ["x"]
+        return both(kept, ask_all(m, unread(lambda: kept.append("y") or kept)), m.ask(str(kept)))
+    """,
+    "an argument beside a list that is evaluated before": """
+        kept = ["x"]
+        return ask_with(m, kept, ask_all(m, unread(lambda: kept.append("y") or ["a", "b"])))
+    """,
+    "an argument that the function replaces": """
+        return ask_longer(m, unread(lambda: ["a", "b"]))
+    """,
+    "an argument that the function changes": """
+        kept = unread(lambda: ["a"])
+        ask_grown(m, unread(lambda: kept))
+        return m.ask(str(kept))
+    """,
+    "an argument that is a variable of the function around": """
+        kept = ["a"]
+        ask_grown(m, unread(lambda: kept))
+        return m.ask(str(kept))
+    """,
+    "one of two calls of a function": """
+        return ask_all(m, ask_all(m, unread(lambda: ["a", "b"])) if docs else ["c"])
+    """,
+    "a call of one of two functions": """
+        ask = ask_all if m.ask("which") == "yes" else ask_grown
+        return ask(m, unread(lambda: ["a", "b"]))
+    """,
+    "a call in a loop": """
+        out = []
+        for name in ("a", "b"):
+            out.append(ask_all(m, unread(lambda: [name, "x"])))
+        return out
+    """,
+    "an argument that changes what was evaluated before": """
+        box = [1]
+        return ask_with(m, str(box), unread(lambda: box.append(2) or box))
+    """,
+    "a function that calls itself with it": """
+        return ask_down(m, unread(lambda: ["a", "b"]))
+    """,
 }
 """Programs that go on as far as it is certain, or not at all."""
 
@@ -301,6 +372,32 @@ BOX = Box()
 
 def ask_all(m, xs):
     return [m.ask(x) for x in xs]
+
+class Asker:
+    def ask_all(self, m, xs):
+        return [m.ask(x) for x in xs]
+
+ASKER = Asker()
+
+def ask_any(m, first, *rows, more, **rest):
+    return [m.ask(x) for x in (first, *rows, more, *rest["last"])][1:]
+
+def ask_longer(m, xs):
+    xs = [*xs, "c"]
+    return [m.ask(f"{x} {len(xs)}") for x in xs]
+
+def ask_grown(m, xs):
+    xs.append("z")
+    return [m.ask(x) for x in xs]
+
+def ask_with(m, text, xs):
+    return [m.ask(f"{text} {x}") for x in xs]
+
+def ask_down(m, xs):
+    return m.ask(xs[0]), xs and ask_down(m, unread(lambda: xs[1:])) if len(xs) > 1 else None
+
+def both(*given):
+    return given
 
 def fetch(n):
     return unread(lambda: ["a", "b", "c"][:n])
@@ -374,6 +471,24 @@ def test_a_reply_is_not_used_while_it_may_be_that_of_another_time(seed: int, tmp
     side = SideBySide(program, numbered(seed), random.Random(seed))
     side.run({"docs": [], "words": []})
     assert side.extra == 0
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE // 3)))
+def test_what_is_read_behind_an_argument_is_so(seed: int, tmp_path: Path) -> None:
+    text = f"{HIDDEN}\n{random_lists.source_of_calls(seed, PER_FILE)}"
+    module = module_of(text, tmp_path / f"hidden_arguments_{seed}.py")
+    behind = 0
+    for number in range(PER_FILE):
+        program, case = getattr(module, f"program_{number}"), seed * 1000 + number
+        for turn in range(3):
+            module.ASKS.count = 0
+            alone = native(program, inputs(case), numbered(case))
+            module.ASKS.count = 0
+            side = SideBySide(program, numbered(case), random.Random(case + turn))
+            value = side.run(inputs(case)())
+            assert (side.extra, repr(value)) == (0, repr(alone.value if alone.error is None else alone.error)), number
+            behind += side.skipped > 0 and side.ahead > 0
+    assert behind > PER_FILE
 
 
 class Later(SideBySide):

@@ -533,7 +533,7 @@ COMPREHENSIONS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (of_parts_of_words, ["x"], ["y", "b"]),
     (of_first_letters, ["x", "y"], ["b"]),
     (kept_by_first_letters, ["x", "y"], ["b"]),
-    (of_letters_of_known_texts, ["x", "y"], ["b"]),
+    (of_letters_of_known_texts, ["x", "y", "b"], []),
 ]
 
 

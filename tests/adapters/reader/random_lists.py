@@ -1,0 +1,154 @@
+"""Random programs with lists and sets that loops over replies fill, as source text."""
+
+from __future__ import annotations
+
+import random
+
+from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS
+
+FILLS = [
+    "for x in w.ask('a'): xs.append(x)",
+    "for x in w.ask('b'):\n    if x.strip(): ys.append(x)",
+    "for x in m.ask('c').split():\n    if x != 'no': xs.append(x)\n    else: ys.append(len(xs))",
+    "for x in m.ask('d').split(): seen.add(x)",
+    "for x in m.ask('e').split():\n    if x not in seen:\n        seen.add(x)\n        xs.append(x)",
+    "for x in w.ask('f'):\n    if jb.ask('g'): xs.append(x)\n    elif x == 'a': break\n    else: ys = xs",
+    "for x in xs:\n    ys.append(x)\n    if len(xs) < 4: xs.append(n.ask('h'))",
+    "for i, x in enumerate(ys, 1): xs.append(f'{i}: {x}')",
+    "for x, y in zip(xs, ys): xs = xs + [x, y]",
+    "for x in w.ask('i'):\n    try: seen |= {int(x)}\n    except ValueError: seen.add(x)",
+]
+CHANGES = [
+    "xs.append(<item>)", "ys.append(<item>)", "xs += <list>", "ys.extend(<list>)", "xs = ys", "ys = <list>",
+    "xs = <list>", "seen.add(<item>)", "seen.update(<list>)", "seen = set(<list>)", "xs.sort()", "ys.sort(key=len)",
+    "xs.insert(0, <item>)", "xs.reverse()", "xs.clear()", "ys *= 2", "xs[0] = <item>", "del ys[0]", "xs[1:] = <list>",
+    "xs.remove('a')", "seen.discard(<item>)", "it = enumerate(<list>)", "it = zip(<list>, ys)", "it = reversed(xs)",
+    "it = iter(ys)",
+    "xs.extend(it)", "ys = tuple(<list>)", "seen -= {'a'}",
+]  # fmt: skip
+LISTS = [
+    "xs", "ys", "xs[:2]", "xs[::-1]", "list(set(xs))", "list(ys)", "sorted(xs)", "sorted(seen)", "list(seen)",
+    "ys.copy()", "[x.strip() for x in xs]", "[x for x in ys if x]", "list({x.strip() for x in xs})", "[*xs, *ys]",
+    "[*seen, 1]",
+    "list(enumerate(xs))", "list(zip(xs, ys))", "list(dict.fromkeys(xs))", "w.ask('j')", "m.ask('k').split()",
+    "[1, 'a']", "list(it)", "xs + ys", "list(x for x in xs)", "[x for x in words if jb.ask(x)]",
+    "sorted(ys, key=str.lower)",
+    "list(tuple(xs))", "list(frozenset(xs))", "[str(x) for x in seen]",
+]  # fmt: skip
+ITEMS = ["'a'", "3", "None", "m.ask('l')", "n.ask('m')", "q.ask('n')", "xs[0]", "ys[-1]", "xs.pop()", "len(xs)", "[1]",
+         "(1, xs)"]  # fmt: skip
+USES = [
+    "m.ask('next')", "m.ask(', '.join(<list>))", 'm.ask(f"{len(<list>)}")', "m.ask(str('a' in seen))",
+    "m.ask(str(sorted(<list>)))", "m.ask(str(<list>))", "m.ask(str(len(set(<list>))))", "int(xs[0])",
+    "m.ask(' '.join(f'{i}{x}' for i, x in enumerate(<list>)))", "m.ask(str(<list> == <list>))", "m.ask(str('a' in xs))",
+    "[x.upper() for x in <list>]", "m.ask('none' if not xs else 'some')", "m.ask(str([i + 1 for i, x in it]))",
+]  # fmt: skip
+
+
+def source(seed: int, count: int) -> str:
+    """A module with so many functions, `program_0` and so on."""
+    rnd = random.Random(seed)
+    return HEADER + "".join(_program(rnd, number) for number in range(count))
+
+
+def _program(rnd: random.Random, number: int) -> str:
+    lines = [f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):", "    xs, ys, seen, it = [], [], set(), ()"]
+    for _ in range(rnd.randint(3, 8)):
+        lines += ["    " + line for line in _statement(rnd, 2)]
+    return "\n".join([*lines, "    return xs, ys, seen"])
+
+
+def _statement(rnd: random.Random, depth: int) -> list[str]:
+    way = rnd.random()
+    if depth and way < 0.12:
+        inner = [f"    {line}" for line in _statement(rnd, depth - 1)]
+        return [f"if {rnd.choice(['jb.ask(str(len(xs)))', 'xs', 'seen', 'jb.ask(1)'])}:", *inner]
+    if depth and way < 0.3:
+        inner = [f"    {line}" for line in _statement(rnd, depth - 1) + _statement(rnd, depth - 1)]
+        error = rnd.choice(["TypeError", "IndexError", "Exception", "(ValueError, AttributeError)"])
+        return ["try:", *inner, f"except {error}:", "    m.ask('caught')"]
+    if depth and way < 0.37:
+        inner = [f"    {line}" for line in _statement(rnd, depth - 1)]
+        return [f"for z in {rnd.choice(['words[:2]', 'w.ask(2)', 'range(2)', 'xs[:2]'])}:", *inner]
+    if way < 0.6:
+        return rnd.choice(FILLS).split("\n")
+    text = rnd.choice(CHANGES if way < 0.8 else USES)
+    while "<" in text and ("<list>" in text or "<item>" in text):
+        text = text.replace("<list>", rnd.choice(LISTS), 1).replace("<item>", rnd.choice(ITEMS), 1)
+    return [text]
+
+
+HELPERS = """
+
+def ask_each(m, xs, mark=""):
+    return [m.ask(f"{x}{mark}") for x in xs]
+
+
+def ask_grown(m, xs, *more):
+    xs.append("z")
+    return [m.ask(str(x)) for x in (*xs, *more)]
+
+
+def ask_late(m, xs, n=1, **named):
+    xs = [*xs, len(named)]
+    for x in xs:
+        n = n + 1
+        m.ask(f"{x} {n} {len(xs)}")
+    return n
+
+
+def ask_twice(m, xs):
+    one = ask_each(m, xs)
+    return ask_each(m, unread(lambda: one[:1] + xs), mark="!")
+
+
+def ask_if(m, xs):
+    if m.ask(str(len(xs))) == "yes":
+        return ask_each(m, xs)
+    return [m.ask(str(x)) for x in xs]
+
+
+class Asks:
+    count = 0
+
+    def each(self, m, xs):
+        self.count += 1
+        return [m.ask(f"{x} {self.count}") for x in xs]
+
+
+ASKS = Asks()
+"""
+UNREAD = ["xs", "ys", "xs + ['n']", "xs.append('h') or xs", "ys.append(len(xs)) or ['i']", "[m.ask('inner'), *xs]",
+          "ask_each(m, ['j'])", "list(text)[:2]", "m.ask('k').split()", "ys.clear() or ys"]  # fmt: skip
+CALLS = [
+    "ask_each(m, <unread>)", "ask_each(m, <unread>, <mark>)", "ask_each(m, mark=<mark>, xs=<unread>)",
+    "ask_grown(m, <unread>)", "ask_grown(m, ys, <mark>, *<unread>)", "ask_late(m, <unread>)",
+    "ask_late(m, <unread>, k=<mark>)", "ask_twice(m, <unread>)", "ask_if(m, <unread>)", "ASKS.each(m, <unread>)",
+    "ASKS.each(m, xs=<unread>)", "ask_each(m, ask_each(m, <unread>))", "ask_each(*<both>)",
+    "(ask_each if jb.ask('w') else ask_grown)(m, <unread>)", "[ask_each(m, <unread>), xs]",
+]  # fmt: skip
+BESIDE = ["xs = ys", "xs = [*ys, 'o']", "ys.append(m.ask('p'))", "xs.append(str(ASKS.count))", "ys = ask_each(m, xs)",
+          "if m.ask('q') == 'yes': xs.append('r')", "xs = unread(lambda: [*xs, 's'])", "zs = (xs, ys)"]  # fmt: skip
+
+
+def source_of_calls(seed: int, count: int) -> str:
+    """A module with so many functions, `program_0` and so on, whose calls have arguments that are not read."""
+    rnd = random.Random(seed)
+    return HEADER + HELPERS + "".join(_calls(rnd, number) for number in range(count))
+
+
+def _calls(rnd: random.Random, number: int) -> str:
+    lines = [
+        f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):",
+        "    xs, ys, zs, got = ['a'], ['b'], None, None",
+    ]
+    for _ in range(rnd.randint(2, 6)):
+        if rnd.random() < 0.4:
+            lines.append(f"    {rnd.choice(BESIDE)}")
+            continue
+        text = rnd.choice(CALLS).replace("<mark>", rnd.choice(["'!'", "text", "str(len(xs))", "m.ask('t')"]))
+        text = text.replace("<unread>", f"unread(lambda: {rnd.choice(UNREAD)})")
+        text = text.replace("<both>", f"(m, unread(lambda: {rnd.choice(UNREAD)}))")
+        before = rnd.choice(["got = ", "", "xs = ", "if ys: got = ", "for z in ('u', 'v'): "])
+        lines.append(f"    {before}{text}")
+    return "\n".join([*lines, "    return xs, ys, zs, got"])
