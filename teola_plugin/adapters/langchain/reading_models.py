@@ -151,6 +151,7 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     way.settings.require_readable(model)
+    run.require_as_set_before(model)
     way.settings.require_same_cache()
     way.settings.note_heard(model, way.context)
     run.heard = way.settings.heard

@@ -50,6 +50,7 @@ class Models:
     def ask(self, run: Run, llm: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         """Return the value of `llm.method(*args, **kwargs)`. Raises: Barrier, LlamaIndex's errors before a request."""
         require_readable(llm)
+        run.require_as_set_before(llm)
         is_async, name = method not in _HOLDS, method if method in _HOLDS else method[1:]
         exchange = Exchange(run)
         source = Same(llm)

@@ -616,10 +616,21 @@ class Run(Heap):
         Else what the framework's run has asked already, before it changed the client, would be asked with new settings.
         """
         own = foreign.own_attributes(client) or {}
+        self.require_as_set_before(client)
         places = {id(own), *map(id, own.values())}
         is_stored = any((key[0] if type(key) is tuple else key) in places for key in self.changes.changed or ())
         if is_stored or self._settings.setdefault(id(client), (client, settings))[1] != settings:
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
+
+    def require_as_set_before(self, component: Any) -> None:
+        """Require that a component has the settings from before the framework's run. Raises: Renewed, Barrier.
+
+        The run may have changed the settings already, before this function was read.
+        """
+        notes, own = self._notes, foreign.own_attributes(component) or {}
+        for name, value in list(own.items()):
+            if notes is not None and notes.is_noted((id(own), name)):
+                self.require_as_noted((id(own), name), component, name, value)
 
     def _note_change(self, what: str) -> None:
         self.changes.number += 1
