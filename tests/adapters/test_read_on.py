@@ -249,6 +249,14 @@ class Several(list[Any]):
     """Holds objects as a list does."""
 
 
+def closure_over(part: Any) -> Callable[[], Any]:
+    return lambda: part
+
+
+def default_of(part: Any) -> Callable[[], Any]:
+    return lambda held=part: held
+
+
 def ends_of(make_object: Callable[[], Any], name: str) -> Callable[[Make], Callable[[State], State]]:
     def program(make: Make) -> Callable[[State], State]:
         model = make()
@@ -290,7 +298,8 @@ PROGRAMS = [
     asked_in_threads_by_a_batch, asked_by_what_is_not_read, ends_of_objects, ends_of(Holder, "ends_in_a_list"),
     ends_of(Slotted, "ends_in_a_slot"), ends_of(lambda: Several([Closing()]), "ends_in_a_subclass"),
     ends_of(lambda: [Closing().tell], "ends_in_a_method"), ends_of(lambda: Held(Closing().tell), "ends_in_a_callback"),
-    weak_references,
+    ends_of(lambda: Held(closure_over(Closing())), "ends_in_a_closure"),
+    ends_of(lambda: Held(default_of(Closing())), "ends_in_a_default"), weak_references,
 ]  # fmt: skip
 
 

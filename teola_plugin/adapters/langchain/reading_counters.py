@@ -12,6 +12,7 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from teola_plugin.adapters.reader.contexts import IS_USED
 from teola_plugin.adapters.reader.values import Opaque
 
 _COUNTERS = {
@@ -34,7 +35,9 @@ _MAKING = contextlib.contextmanager(lambda: iter(())).__code__
 
 def counting() -> Opaque:
     """Return the context, with a handler of which nothing is known."""
-    return Opaque(contextlib.nullcontext(_Counter()), is_own=True)
+    context = contextlib.nullcontext(_Counter())
+    vars(context)[IS_USED] = False
+    return Opaque(context, is_own=True)
 
 
 class _Counter(BaseCallbackHandler):

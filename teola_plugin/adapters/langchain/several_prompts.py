@@ -6,15 +6,17 @@ All of the requests are certain as `generate` begins, but for a failure of the s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables.config import var_child_runnable_config
 
 from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.reading_models import require_readable
+from teola_plugin.adapters.langchain.sending import Sending
 from teola_plugin.adapters.langchain.watched import are_tokens_heard, hears_tokens, is_refusable, is_watched
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.effects import NOTHING, assuming
@@ -42,6 +44,9 @@ def _ask(model: Any, messages: Sequence[Any], stop: Any, callbacks: Any, kwargs:
     session = current()
     will_ask = getattr(session, "will_ask", None)
     config = {"callbacks": callbacks or []}
+    around = var_child_runnable_config.get() or {}
+    if around.get("max_concurrency") is not None:
+        return
     if will_ask is None or models.is_ours(model) or is_refusable(config) or is_watched(config) or kwargs.get("stream"):
         return
     if models.collects_chunks(model) and (hears_tokens(callbacks or []) or are_tokens_heard(copy_context())):
@@ -52,5 +57,14 @@ def _ask(model: Any, messages: Sequence[Any], stop: Any, callbacks: Any, kwargs:
         require_readable(model)
         models.instrument_model(type(model))  # or each prompt would be asked twice
         spec = models.spec_of(model)
-        calls = [models.foreign_call(model, each, False, rest, context) for each in messages]
+        calls = [models.foreign_call(model, each, False, rest, context) for each in _certain(model, messages, rest)]
         will_ask([(spec, "decoding", call, {}) for call in calls])
+
+
+def _certain(model: Any, messages: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the prompts up to the first one that the client may refuse to send: the others may not be asked about."""
+    sending = Sending()
+    for each in messages:
+        if not sending.is_sent(model, each, kwargs):
+            return
+        yield each

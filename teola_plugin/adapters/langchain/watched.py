@@ -74,7 +74,8 @@ def may_refuse(callbacks: Any) -> bool:
     Then no request is certain before the handler has let it pass.
     """
     handlers = handlers_of(callbacks)
-    refuses = any(getattr(handler, "raise_error", False) for handler in handlers)
+    # LangChain raises an AttributeError for what is no handler
+    refuses = any(handler is not None and getattr(handler, "raise_error", True) for handler in handlers)
     return refuses or may_interfere(handlers, ("on_",), may_raise=False)
 
 

@@ -204,6 +204,8 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return answer
     kind = type(held)
     if kind is types.FunctionType:
+        if run.behind is not None:
+            run.behind.require_lasting(original_of(held))
         return _call_function(run, original_of(held), args, kwargs, is_direct=is_direct)
     if kind is types.MethodType:
         run.is_direct = is_direct

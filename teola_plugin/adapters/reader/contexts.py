@@ -17,6 +17,9 @@ from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _ASYNC_LOCKS = (asyncio.Lock,)
 
+IS_USED = "__teola_is_used__"
+"""An attribute of the reader's stand-ins for contexts that can be entered once."""
+
 
 def entered(run: Any, context: Any) -> Any:
     """Return the value of `name` in `with context as name`. Raises: Barrier if leaving the context has effects.
@@ -34,5 +37,9 @@ def entered(run: Any, context: Any) -> Any:
         run.locks += 1
         return None
     if kind is contextlib.nullcontext:
+        if vars(held).get(IS_USED):
+            raise Barrier("it enters a context for the second time")
+        if IS_USED in vars(held):
+            vars(held)[IS_USED] = True
         return attribute(run, context, "enter_result")
     raise Barrier(f"it uses a with statement on {foreign.describe(context)}")

@@ -180,7 +180,7 @@ def _come_past(
             raise Stalled from e
         run.used += 1
     passed.fill(run, frame, place)
-    run.open = passed
+    run.open = run.behind = passed
     run.skipped.append(barrier)
     return passed
 
@@ -329,6 +329,11 @@ class Passed:
         run.mark = self.mark
         self.mark.is_beside |= run.is_beside
 
+    def require_lasting(self, function: types.FunctionType) -> None:
+        """Raises: Barrier if a function uses variables of the run's frames that the reader may change in its own."""
+        if any(_sees_changes(level, function) for level in self.levels):
+            raise Barrier(f"it calls {function.__name__}, which uses variables of a function that is not read whole")
+
     def require(self, run: Run, request: Request) -> None:
         """Check the reading at the request that the framework's run was making. Raises: Barrier, Stalled."""
         try:
@@ -405,6 +410,30 @@ def _is_set_inside(code: types.CodeType, name: str) -> bool:
 
 
 _SETTING = frozenset({"STORE_DEREF", "DELETE_DEREF"})
+
+
+def _sees_changes(level: Variables, function: Any, found: Set[str] = frozenset()) -> bool:
+    """Whether a function that is defined in another uses variables of the latter that may change from here on."""
+    if type(function) is not types.FunctionType:
+        return False
+    code = function.__code__
+    if not code.co_qualname.startswith(f"{level.code.co_qualname}.<locals>."):
+        return False
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if name in level.code.co_cellvars and name not in found:
+            if name not in level.seen or _is_set_inside(level.code, name) or _is_set_again(level.code, name):
+                return True
+            with contextlib.suppress(ValueError):  # not set yet
+                if _sees_changes(level, cell.cell_contents, found | {name}):
+                    return True
+    return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_set_again(code: types.CodeType, name: str) -> bool:
+    """Whether a function sets a variable in more than one place, the call among them."""
+    number = sum(each.argval == name and each.opname in _SETTING for each in dis.get_instructions(code))
+    return bool(number + (name in parameters_of(code)) > 1)
 
 
 def _forget_own(run: Run) -> None:

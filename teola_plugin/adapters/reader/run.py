@@ -197,10 +197,11 @@ class Run(Heap):
 
     `levels`: the functions under evaluation, from the outermost. `stops`: where functions ended at an unread statement.
     `skipped`: the unread statements behind which reading went on. `passed`: how the framework's run has come past a
-    stop, of which `used` were used. `open`: the last of these, until a request confirms the reading. `is_lost`: the
-    request did not. `mark`: where the framework's run was then. `is_beside`: requests are made beside the function
-    under evaluation. `tasks`: tasks that nothing has awaited yet. `where`: identifies the run of a function, as the
-    same function of the program may run several times, even side by side. See resuming.py.
+    stop, of which `used` were used. `open`: the last of these, until a request confirms the reading; `behind`: the
+    last of these, also then. `is_lost`: the request did not. `mark`: where the framework's run was then. `is_beside`:
+    requests are made beside the function under evaluation. `tasks`: tasks that nothing has awaited yet. `where`:
+    identifies the run of a function, as the same function of the program may run several times, even side by side. See
+    resuming.py.
     `awaited`: unknown objects of a component's own, which the program may have changed.
 
     `changes`: what the program changes outside of itself, and has changed since the last of `passed` was used; `after`:
@@ -231,6 +232,7 @@ class Run(Heap):
         self.passed: Sequence[Any] = ()
         self.used = 0
         self.open: Any = None
+        self.behind: Any = None
         self.is_lost = False
         self.mark: Any = None
         self.is_beside = False

@@ -425,7 +425,7 @@ def _ends_unseen(held: Any) -> bool:
             return True
         value = left.pop()
         kind = type(value)
-        if foreign.is_atom(value) or foreign.is_class(value) or foreign.is_one_of(kind, _LASTING) or id(value) in seen:
+        if foreign.is_atom(value) or foreign.is_class(value) or id(value) in seen:
             continue
         if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
             return False
@@ -436,12 +436,25 @@ def _ends_unseen(held: Any) -> bool:
             left += value
         elif kind is types.MethodType:
             left.append(value.__self__)
+        elif kind is types.FunctionType:
+            left += _parts_of_function(value)
+        elif foreign.is_one_of(kind, _LASTING):
+            continue
         elif not _is_of_frameworks(kind):
             parts = _parts_of_object(value)
             if parts is None or weakref.getweakrefcount(value):
                 return False
             left += parts
     return False
+
+
+def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    """Return what a function alone may hold: variables of functions around, defaults and attributes."""
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *function.__dict__.values()]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not set yet
+            parts.append(cell.cell_contents)
+    return parts
 
 
 def _parts_of_object(value: Any) -> list[Any] | None:

@@ -198,6 +198,23 @@ def test_what_a_function_makes_asks_early(world: World, name: str) -> None:
     )
 
 
+def test_a_counter_counts_once(world: World) -> None:
+    world.service.lasts_s = 0.05
+
+    def answer(text: str) -> Any:
+        context = get_openai_callback()
+        with context:
+            world.llm.invoke(text)
+        with context:  # raises
+            return world.llm.invoke("more")
+
+    with counted(world.service) as original, pytest.raises(AttributeError):
+        answer("q")
+    with counted(world.service) as made, pytest.raises(AttributeError):
+        optimize(RunnableLambda(answer)).invoke("q")
+    assert made == original
+
+
 def test_several_queries(world: World) -> None:
     report = run_once(world, lambda text: multi_query(world, text))
     assert report.hits + report.shared > 2

@@ -11,7 +11,7 @@ from langchain_classic.chains import LLMChain
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import PromptTemplate
 from langchain_core.rate_limiters import InMemoryRateLimiter
@@ -84,6 +84,33 @@ def test_nothing_is_sent_where_a_handler_refuses(service: Service) -> None:
     with counted(service) as made, pytest.raises(PermissionError):
         fast.invoke("")
     assert not made
+
+
+@pytest.mark.parametrize("callbacks", [[[]], []])
+def test_nothing_is_sent_behind_what_the_client_or_langchain_refuses(callbacks: list[Any], service: Service) -> None:
+    service.lasts_s = 0.05
+    llm = chat(service)
+    given = [*messages()[:2], [RemoveMessage(id="1")], *messages()[2:]]
+
+    def call(x: Any) -> Any:
+        try:
+            return texts(llm.generate(given, callbacks=callbacks))
+        except (AttributeError, TypeError) as e:
+            time.sleep(0.2)  # time enough to ask
+            return type(e)
+
+    with counted(service) as original:
+        plain = call("")
+    with counted(service) as made:
+        assert optimize(RunnableLambda(call)).invoke("") == plain
+    assert made == original
+
+
+def test_a_limit_of_requests_at_once_is_kept(service: Service) -> None:
+    llm = chat(service)
+    fast = optimize(RunnableLambda(lambda x: texts(llm.generate(messages()))))
+    fast.invoke("", {"max_concurrency": 1})
+    assert not optimized(fast).reports[-1].hosted_hits
 
 
 def test_models_of_a_class_that_is_made_later_share_early_requests(service: Service) -> None:

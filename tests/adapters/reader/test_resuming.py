@@ -285,6 +285,35 @@ LEFT = {
         m.ask("same")
         return m.ask(f"{box.inner.number}{box.number}")
     """,
+    "a function that sets a variable of the one around it": """
+        number = 0
+        def count():
+            nonlocal number
+            number += 1
+        unread(lambda: count())
+        m.ask("same")
+        count()
+        return m.ask(str(number))
+    """,
+    "such a function that an object holds": """
+        number = 0
+        def count():
+            nonlocal number
+            number += 1
+        box = unread(lambda: Box())
+        box.act = count
+        unread(lambda: box.act())
+        m.ask("same")
+        box.act()
+        return m.ask(str(number))
+    """,
+    "a function that uses a variable that is set again": """
+        number = 0
+        shown = unread(lambda held=(lambda: number): held)
+        m.ask("same")
+        number = 5
+        return m.ask(str(shown()))
+    """,
     "an iterator that is used up in part": """
         steps = iter(["a", "b", "c", "d"])
         first = unread(lambda: next(steps))
