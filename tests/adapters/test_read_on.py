@@ -278,6 +278,8 @@ def ends_of(make_object: Callable[[], Any], name: str) -> Callable[[Make], Calla
 class Plain:
     """An object of the program's."""
 
+    part: Any = None
+
 
 def weak_references(make: Make) -> Callable[[State], State]:
     model = make()
@@ -292,6 +294,33 @@ def weak_references(make: Make) -> Callable[[State], State]:
     return node
 
 
+def weak_references_made_later(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        one = unread(Plain)
+        first, second = told(model, "first"), told(model, "second")
+        seen = weakref.ref(one)
+        del one
+        return {"out": [first, second, seen() is None, told(model, "last")]}
+
+    return node
+
+
+def parts_that_are_added_later(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        Closing.ends.clear()
+        one = unread(Plain)
+        first, second = told(model, "first"), told(model, "second")
+        one.part = Closing()
+        del one
+        return {"out": [first, second, told(model, f"ended: {Closing.ends}")]}
+
+    return node
+
+
 PROGRAMS = [
     body_of_a_class, called_twice_in_a_statement, default_that_is_changed, bound_argument_that_is_changed,
     model_of_a_chain_that_is_changed, model_in_a_list_that_is_changed, asked_in_a_thread_before,
@@ -300,6 +329,7 @@ PROGRAMS = [
     ends_of(lambda: [Closing().tell], "ends_in_a_method"), ends_of(lambda: Held(Closing().tell), "ends_in_a_callback"),
     ends_of(lambda: Held(closure_over(Closing())), "ends_in_a_closure"),
     ends_of(lambda: Held(default_of(Closing())), "ends_in_a_default"), weak_references,
+    weak_references_made_later, parts_that_are_added_later,
 ]  # fmt: skip
 
 

@@ -56,6 +56,11 @@ _STARTING = _LATER | {
     "ensure_future", "run_coroutine_threadsafe", "add_done_callback", "start_new_thread", "start_soon", "Pool",
     "ThreadPool", "ThreadPoolExecutor", "ProcessPoolExecutor",
 }  # fmt: skip
+_ENDING = frozenset({
+    "__del__", "weakref", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "WeakMethod", "ref", "proxy",
+    "finalize", "gc", "getrefcount", "open", "NamedTemporaryFile", "SpooledTemporaryFile", "TemporaryFile",
+    "TemporaryDirectory",
+})  # fmt: skip
 _STARTERS = (
     ("threading", "Thread"), ("concurrent.futures._base", "Executor"), ("multiprocessing.process", "BaseProcess"),
     ("multiprocessing.pool", "Pool"),
@@ -211,6 +216,11 @@ class Notes:
         return self._has_starters or not _STARTING.isdisjoint(self._names)
 
     @property
+    def may_show_ends(self) -> bool:
+        """Whether functions mention what shows that an object has ended: weak references, finalizers, open files."""
+        return self._is_loud or not _ENDING.isdisjoint(self._names | self._stored)
+
+    @property
     def may_change_environment(self) -> bool:
         """Whether functions mention what changes environment variables."""
         return self._is_loud or not _ENVIRONMENT.isdisjoint(self._names)
@@ -324,6 +334,8 @@ class Notes:
                 if id(each) in foreign.BUILTINS or _is_class_of_others(each):
                     continue
                 for name, value in list(foreign.namespace_of(each).items()):
+                    if name == "__del__":
+                        self._names.add(name)
                     if name[:2] == "__" and name[-2:] == "__":
                         self._todo += [value] if type(value) is types.FunctionType else []
                     else:

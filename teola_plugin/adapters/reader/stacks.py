@@ -19,6 +19,7 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
@@ -167,13 +168,21 @@ class Listener:
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
         if self._around is not None and not self._is_only(levels, at, self._around):
             return True
-        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
+        pass_by = partial(_passed, stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
+        passed = pass_by()
+        if passed is not None and self._note_reach(passed).may_show_ends:
+            passed = pass_by(keeps_objects=False)
         if passed is not None:
-            passed.outside.notes = Notes([*self._roots, *roots_of(passed.seen.values())])
+            self._note_reach(passed)
             with self._lock:
                 self._passed[number] = passed
             self.on_news()
         return True
+
+    def _note_reach(self, passed: Passed) -> Notes:
+        """Note what the functions can reach at a passed stop."""
+        notes = passed.outside.notes = Notes([*self._roots, *roots_of(passed.seen.values())])
+        return notes
 
     def _is_only(self, levels: Sequence[Level], at: int, around: Sequence[tuple[int, types.CodeType]]) -> bool:
         """Whether only frames from the start of the call stand around the function, which has not run before."""
@@ -207,8 +216,12 @@ def _passed(
     is_alone: bool,
     where: Hashable,
     made: int,
+    keeps_objects: bool = True,
 ) -> Passed | None:
-    """Copy the variables of the frames; None if they cannot be copied, or are too many."""
+    """Copy the variables of the frames; None if they cannot be copied, or are too many.
+
+    `keeps_objects`: whether objects of plain classes are kept alive.
+    """
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return None
     if any(LOOKING.intersection(frame.f_code.co_names) for frame in frames):
@@ -225,7 +238,7 @@ def _passed(
         for frame, call in zip(frames, calls, strict=True):
             code = frame.f_code
             variables = _variables_of(frame, (*code.co_varnames, *code.co_cellvars))
-            seen = {name: _copy_of(run, copies, value, kept) for name, value in variables.items()}
+            seen = {name: _copy_of(run, copies, value, kept, keeps_objects) for name, value in variables.items()}
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
@@ -387,20 +400,20 @@ _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "con
 """Packages outside of site-packages whose functions may stand between the user's functions."""
 
 
-def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:
+def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]], keeps_objects: bool) -> Any:
     """Return a copy, or STALE if the copy would delay a visible end (of a file, a connection, a user's object)."""
     before = set(copies.copies)
     copy = run.load(value, is_given=True)
     fresh = copies.copies.keys() - before
     is_kept = any(value is each for some in kept for each in some)
-    if is_kept or all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
+    if is_kept or all(_may_be_kept(*copies.copies[number], kept, keeps_objects) for number in fresh):
         return copy
     for number in fresh:
         del copies.copies[number]
     return STALE
 
 
-def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
+def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]], keeps_objects: bool = True) -> bool:
     kind = type(held)
     if any(held is each for some in kept for each in some):
         return True
@@ -409,8 +422,8 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
     if not isinstance_of(copy, Opaque) or foreign.is_one_of(kind, _LASTING) or foreign.is_class(held):
         return True
     if kind is types.MethodType:
-        return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
-    return _is_of_frameworks(kind) or _ends_unseen(held)
+        return _may_be_kept(held.__self__, Opaque(held.__self__), kept, keeps_objects)
+    return _is_of_frameworks(kind) or (keeps_objects and _ends_unseen(held))
 
 
 def _is_of_frameworks(kind: type) -> bool:
