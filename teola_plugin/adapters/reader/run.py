@@ -625,11 +625,12 @@ class Run(Heap):
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
     def require_as_set_before(self, component: Any) -> None:
-        """Require that a component has the settings from before the framework's run. Raises: Renewed, Barrier.
+        """Require that a component of a package has the settings from before the framework's run.
 
-        The run may have changed the settings already, before this function was read.
+        The run may have changed the settings already, before this function was read. Raises: Renewed, Barrier.
         """
-        notes, own = self._notes, foreign.own_attributes(component) or {}
+        notes = self._notes if foreign.is_library_class(type(component)) else None
+        own = foreign.own_attributes(component) or {}
         for name, value in list(own.items()):
             if notes is not None and notes.is_noted((id(own), name)):
                 self.require_as_noted((id(own), name), component, name, value)
