@@ -15,7 +15,6 @@ import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
@@ -106,9 +105,7 @@ class Builder:
             return self._make(run, cls, make, args, kwargs, take=made_retrievers.argument)
         _require_known_fields(cls, kwargs)
         if is_search_class(cls):
-            if not outlets.warns(LangChainDeprecationWarning):
-                run.raises()
-            return self._make(run, cls, functools.partial(classic.without_warning, cls), args, kwargs)
+            return self._make(run, cls, classic.constructor(run, cls), args, kwargs)
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -144,10 +144,10 @@ def constructor(run: Run, cls: Any) -> Callable[..., Any]:
     """Return the class as a function that does not warn: the framework's run does, once in a process."""
     if not outlets.warns(LangChainDeprecationWarning):
         run.raises()
-    return partial(without_warning, cls)
+    return partial(_without_warning, cls)
 
 
-def without_warning(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _without_warning(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
     made = cls.__new__(cls)
     make = foreign.in_mro(cls, "__init__")

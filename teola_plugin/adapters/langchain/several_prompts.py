@@ -44,15 +44,14 @@ def _ask(model: Any, messages: Sequence[Any], stop: Any, callbacks: Any, kwargs:
     session = current()
     will_ask = getattr(session, "will_ask", None)
     config = {"callbacks": callbacks or []}
-    around = var_child_runnable_config.get() or {}
-    if around.get("max_concurrency") is not None:
+    if (var_child_runnable_config.get() or {}).get("max_concurrency") is not None:
         return
     if will_ask is None or models.is_ours(model) or is_refusable(config) or is_watched(config) or kwargs.get("stream"):
         return
-    if models.collects_chunks(model) and (hears_tokens(callbacks or []) or are_tokens_heard(copy_context())):
+    context = copy_context()
+    if models.collects_chunks(model) and (hears_tokens(callbacks or []) or are_tokens_heard(context)):
         return
     rest = {"stop": stop, **{name: value for name, value in kwargs.items() if name not in _OF_LANGCHAIN}}
-    context = copy_context()
     with contextlib.suppress(Barrier), assuming(getattr(session, "assumed", NOTHING)):
         require_readable(model)
         models.instrument_model(type(model))  # or each prompt would be asked twice
