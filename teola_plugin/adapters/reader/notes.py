@@ -198,7 +198,7 @@ class Notes:
     def may_store_beside(self, owner: Any, name: str) -> bool:
         """Whether a function that is not read may: methods of an event, a queue or the like store, too."""
         kind = type(owner)
-        return self.may_store(owner, name) or (facts_of(kind).kind == "object" and _is_class_of_others(kind))
+        return self.may_store(owner, name) or (facts_of(kind).kind == "object" and is_class_of_others(kind))
 
     @property
     def are_lasting(self) -> bool:
@@ -331,7 +331,7 @@ class Notes:
         try:
             self._has_starters = self._has_starters or self._starts(cls)
             for each in foreign.mro_of(cls):
-                if id(each) in foreign.BUILTINS or _is_class_of_others(each):
+                if id(each) in foreign.BUILTINS or is_class_of_others(each):
                     continue
                 for name, value in list(foreign.namespace_of(each).items()):
                     if name == "__del__":
@@ -349,13 +349,13 @@ class Notes:
 
     def _object(self, value: Any) -> None:
         cls = type(value)
-        self._has_starters = self._has_starters or (self._starts(cls) and _is_class_of_others(cls))
+        self._has_starters = self._has_starters or (self._starts(cls) and is_class_of_others(cls))
         if facts_of(cls).kind not in ("object", "component", "record"):
             return
         own = foreign.own_attributes(value)
         if own is None or id(own) in self._spaces:
             return
-        is_of_others = _is_class_of_others(cls)
+        is_of_others = is_class_of_others(cls)
         if is_of_others:
             self._components.append(own)
             if foreign.module_of(cls).startswith(_FOLLOWED):
@@ -462,10 +462,10 @@ def _is_of_package(owner: Any) -> bool:
     """Whether a module or class is not the user's."""
     if type(owner) is types.ModuleType:
         return _is_of_others(owner.__dict__.get("__file__"), owner.__dict__.get("__name__"))
-    return foreign.is_class(owner) and _is_class_of_others(owner)
+    return foreign.is_class(owner) and is_class_of_others(owner)
 
 
-def _is_class_of_others(cls: type) -> bool:
+def is_class_of_others(cls: type) -> bool:
     name = foreign.module_of(cls)
     module = sys.modules.get(name)
     return _is_of_others(module.__dict__.get("__file__") if type(module) is types.ModuleType else None, name)

@@ -23,7 +23,7 @@ from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.heap import Frame, Heap, without_number
-from teola_plugin.adapters.reader.notes import Notes, place_in, roots_of
+from teola_plugin.adapters.reader.notes import Notes, is_class_of_others, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -625,14 +625,16 @@ class Run(Heap):
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
     def require_as_set_before(self, component: Any) -> None:
-        """Require that a component of a package has the settings from before the framework's run.
+        """Require that a component has the settings from before the framework's run, but for fields of a user's class.
 
-        The run may have changed the settings already, before this function was read. Raises: Renewed, Barrier.
+        The run may have changed the settings already, before this function was read. A model of the user's may count
+        its calls in a field. Raises: Renewed, Barrier.
         """
-        notes = self._notes if foreign.is_library_class(type(component)) else None
-        own = foreign.own_attributes(component) or {}
+        own, notes = foreign.own_attributes(component) or {}, self._notes
+        of_user = [each for each in foreign.mro_of(type(component)) if not is_class_of_others(each)]
+        names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
         for name, value in list(own.items()):
-            if notes is not None and notes.is_noted((id(own), name)):
+            if notes is not None and name not in names and notes.is_noted((id(own), name)):
                 self.require_as_noted((id(own), name), component, name, value)
 
     def _note_change(self, what: str) -> None:

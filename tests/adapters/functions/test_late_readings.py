@@ -50,9 +50,10 @@ def search(service: Service) -> tuple[Any, Callable[[str], Any], str, Any]:
     return client, client.search, "base_url", service.url + "/other"
 
 
+@pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("kind", [chat, llama, search])
 def test_a_late_reading_asks_for_nothing_with_settings_of_later(
-    kind: Callable[[Service], Any], service: Service, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[Service], Any], is_chain: bool, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component, ask, name, later = kind(service)
     first, changed = getattr(component, name), threading.Event()
@@ -80,7 +81,7 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
         change()
         return [*found, ask(f"{text} 2"), ask(f"{text} 3")]
 
-    plain = RunnableLambda(answer) | RunnableLambda(lambda found: found)
+    plain: Any = RunnableLambda(answer) | RunnableLambda(lambda found: found) if is_chain else answer
     fast, asked = optimize(plain), list[Counter[str]]()
     for app in (plain, fast, fast):
         setattr(component, name, first)
@@ -90,7 +91,7 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
         with monkeypatch.context() as patched:
             for each in ("begin_reading", "begin"):
                 patched.setattr(background, each, late(getattr(background, each)))
-            app.invoke("hives")
+            app.invoke("hives") if is_chain else app("hives")
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3
     assert asked[1] == asked[2] == asked[0]
