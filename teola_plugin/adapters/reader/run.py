@@ -14,7 +14,7 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from teola_plugin.adapters.reader import classes, foreign
@@ -628,13 +628,14 @@ class Run(Heap):
         """Require that a component has the settings from before the framework's run, but for fields of a user's class.
 
         The run may have changed the settings already, before this function was read. A model of the user's may count
-        its calls in a field. Raises: Renewed, Barrier.
+        its calls in a field; what a property keeps is no setting. Raises: Renewed, Barrier.
         """
-        own, notes = foreign.own_attributes(component) or {}, self._notes
-        of_user = [each for each in foreign.mro_of(type(component)) if not is_class_of_others(each)]
+        own, notes, cls = foreign.own_attributes(component) or {}, self._notes, type(component)
+        of_user = [each for each in foreign.mro_of(cls) if not is_class_of_others(each)]
         names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
         for name, value in list(own.items()):
-            if notes is not None and name not in names and notes.is_noted((id(own), name)):
+            is_kept = type(foreign.in_mro(cls, name)) is cached_property
+            if notes is not None and not is_kept and name not in names and notes.is_noted((id(own), name)):
                 self.require_as_noted((id(own), name), component, name, value)
 
     def _note_change(self, what: str) -> None:
