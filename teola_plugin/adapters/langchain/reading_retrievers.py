@@ -35,7 +35,9 @@ from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.facts import are_published
 from teola_plugin.adapters.reader.foreign import MISSING
+from teola_plugin.adapters.reader.heap import ZIPPED
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
@@ -210,9 +212,23 @@ def act(
     found = run.ask(request)
     if finds_own:
         found = _kept_as_found(run, found)
+    elif type(found) is Unknown:
+        found = _to_come(component, method, found)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
     return found
+
+
+def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
+    """Return what is known of a search's result before the reply: each document is made for the search."""
+    is_of_store = foreign.is_kind_of(component, VectorStore)
+    is_search = is_of_store or foreign.is_kind_of(component, BaseRetriever)
+    if not (is_search and are_published(Document, ("page_content", "metadata", "id", "type"))):
+        return found
+    over: tuple[Any, ...] = ("document",)
+    if method.removeprefix("a") == "similarity_search_with_score":
+        over = ZIPPED, Unknown("list", found.sources, over=over), Unknown("list", found.sources, over=(float,))
+    return Unknown("list", found.sources, over=over)
 
 
 def _finds_own(component: Any) -> bool:

@@ -10,9 +10,14 @@ import sys
 from functools import cache
 from typing import Any
 
+from llama_index.core.base.response.schema import Response
+from llama_index.core.constants import TYPE_KEY
 from llama_index.core.indices.utils import default_parse_choice_select_answer_fn
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
+from llama_index.core.schema import NodeWithScore, ObjectType, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from teola_plugin.adapters import chroma, sentence_transformers
@@ -20,6 +25,7 @@ from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.reader.facts import are_published
 from teola_plugin.adapters.reader.foreign import is_library_class
 
 
@@ -63,6 +69,36 @@ def is_local_store(store: Any) -> bool:
 def is_local_docstore(docstore: Any) -> bool:
     """Whether reading the docstore costs nothing and has no effect."""
     return is_stock(docstore, SimpleDocumentStore)
+
+
+MOST_NODES = 10_000
+"""Nodes of a store whose kinds are looked at, before each search of which the result is needed: some 1 ms."""
+
+
+_READ = (
+    (NodeWithScore, ("node", "text", "metadata", "node_id", "id_", "score", "get_content")),
+    (TextNode, ("text", "metadata", "node_id", "id_", "get_content")),
+    (Response, ("response", "source_nodes", "__str__")),
+)
+"""Attributes of what is found that may be read before it is there."""
+
+
+def finds_text_nodes(retriever: Any, cls: type) -> bool:
+    """Whether a retriever that only asks finds nodes that LlamaIndex makes of texts, in a store in memory."""
+    if cls is not VectorIndexRetriever or retriever._vector_store.stores_text:
+        return False
+    store = retriever._docstore
+    kept = store._kvstore if is_local_docstore(store) else None
+    nodes = kept._collections_mappings.get(store._node_collection, {}) if type(kept) is SimpleKVStore else None
+    if nodes is None or len(nodes) > MOST_NODES or not all(are_published(*each) for each in _READ):
+        return False
+    return all(each.get(TYPE_KEY) == ObjectType.TEXT for each in list(nodes.values()))
+
+
+def answers_with_text(engine: Any) -> bool:
+    """Whether a `RetrieverQueryEngine` that only asks answers with a text, and with nodes of texts."""
+    is_text = getattr(engine._response_synthesizer, "_output_cls", None) is None
+    return is_text and finds_text_nodes(engine._retriever, type(engine._retriever))
 
 
 def reads_any_choice(function: Any) -> bool:

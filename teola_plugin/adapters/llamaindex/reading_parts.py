@@ -22,14 +22,20 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
-from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
+from teola_plugin.adapters.llamaindex.known import (
+    answers_with_text,
+    finds_text_nodes,
+    is_asked_each_time,
+    is_embedder,
+    is_store,
+)
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, plain_objects, reachable
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
@@ -144,22 +150,9 @@ class Parts:
         spec = EngineSpec("python", component, name, provider)
         act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
         op = "act" if may_begin else TOLD
-        return run.ask(
-            Request(
-                (op, source, method, asked),
-                spec,
-                op,
-                None,
-                {},
-                lambda value: value,
-                "any",
-                judges,  # some evaluators cannot parse each reply
-                source,
-                name,
-                act,
-                is_async,
-            )
-        )
+        key, may_raise = (op, source, method, asked), judges  # some evaluators cannot parse each reply
+        found = run.ask(Request(key, spec, op, None, {}, _same, "any", may_raise, source, name, act, is_async))
+        return _to_come(component, method, found) if may_begin and type(found) is Unknown else found
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
         """Return whether a component only asks, and the provider outside this process, if any."""
@@ -169,6 +162,20 @@ class Parts:
             only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
             known = self._known[id(component)] = component, only, _provider_of(component) if only else None
         return known[1], known[2]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
+    """Return what is known of the result before the reply, of a component that only asks."""
+    cls, name = class_of(component), method.removeprefix("a")
+    if name == "retrieve" and finds_text_nodes(component, cls):
+        return Unknown("list", found.sources, over=("found node",))
+    if name == "query" and cls is RetrieverQueryEngine and answers_with_text(component):
+        return Unknown("response", found.sources)
+    return found
 
 
 _LOOKED_FOR = (str, list, QueryBundle)

@@ -19,6 +19,7 @@ import operator
 import sys
 import types
 from collections import namedtuple
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +157,14 @@ def is_user_code(name: str, value: Any) -> bool:
     if name == "__hash__" and value is None:
         return False
     return not (name in _DATA_DUNDERS or name.startswith(("__pydantic_", "__dataclass_")))
+
+
+def are_published(cls: type, names: Iterable[str]) -> bool:
+    """Whether reading these attributes of an object runs no code but that of the class's package, if any."""
+    found = [(name, in_mro(cls, name)) for name in names]
+    kinds = (types.FunctionType, property)
+    is_theirs = all(each is MISSING or (type(each) in kinds and not is_user_code(name, each)) for name, each in found)
+    return is_theirs and foreign.has_plain_lookup(cls)
 
 
 def is_dunder(name: str) -> bool:

@@ -432,7 +432,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         if kind_of(held) == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="texts", is_safe=True)
         if kind_of(held) == "list" and type(at) is slice and _whole_numbers(at) and at.step != 0:
-            return run.unknown(held, holds="list", is_safe=True)
+            return Unknown("list", run.sources(held), over=held.over)
         if kind_of(held) == "message":
             run.raises()
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):

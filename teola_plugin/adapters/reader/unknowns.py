@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import types
+from collections.abc import Hashable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, ordering, texts
@@ -15,10 +16,19 @@ from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
 from teola_plugin.adapters.reader.table import kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
 
-_MESSAGE_FIELDS: dict[str, str] = {
-    "content": "text", "tool_calls": "any", "invalid_tool_calls": "any", "response_metadata": "any",
-    "additional_kwargs": "any", "usage_metadata": "any", "id": "any", "name": "any", "type": "text",
+_FIELDS: dict[str, dict[str, str]] = {
+    "message": {
+        "content": "text", "tool_calls": "any", "invalid_tool_calls": "any", "response_metadata": "any",
+        "additional_kwargs": "any", "usage_metadata": "any", "id": "any", "name": "any", "type": "text",
+    },
+    "document": {"page_content": "text", "metadata": "dict", "id": "any", "type": "text"},
+    "found node": {
+        "node": "text node", "score": "any", "text": "text", "metadata": "dict", "node_id": "text", "id_": "text",
+    },
+    "response": {"response": "text", "source_nodes": "found nodes", "metadata": "any"},
+    "text node": {"text": "text", "metadata": "dict", "node_id": "text", "id_": "text"},
 }  # fmt: skip
+"""The fields of frameworks' objects; "dict": of a dict whose items are not known, "found nodes": of a list of these."""
 
 _CHANGING = words(
     "append extend insert pop remove clear reverse sort update popitem setdefault add discard "
@@ -48,6 +58,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return call(run, run.load(own), (value, *args), kwargs)
     if (found := run.got(value, name, args, kwargs)) is not None:
         return found[0]
+    if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
+        return run.unknown(value, *args[1:], is_safe=True)
     if name in _CHANGING and may_be_shared(value):
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
     if kind_of(value) == "text":
@@ -55,6 +67,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
     if kind_of(value) == "texts":
         return _texts_method(run, value, name, args, kwargs)
     if kind_of(value) == "message" and name == "text" and not args and not kwargs:
+        return run.unknown(value, holds="text", is_safe=True)
+    if kind_of(value) in ("found node", "text node") and name == "get_content" and not args and not kwargs:
         return run.unknown(value, holds="text", is_safe=True)
     if kind_of(value) == "message" and name == "pretty_print" and not args and not kwargs:
         return None
@@ -89,7 +103,7 @@ def surely_has(value: Unknown, name: str) -> bool:
     kind = kind_of(value)
     if kind in texts.SAMPLES:
         return hasattr(texts.SAMPLES[kind], name)
-    return kind in _TYPES and hasattr(_TYPES[kind], name)
+    return (value.is_dict and name == "get") or (kind in _TYPES and hasattr(_TYPES[kind], name))
 
 
 def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -121,9 +135,9 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
 def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     """Return `value.name`, without a call."""
     holds = value.holds
-    if holds == "message" and name in _MESSAGE_FIELDS:
-        return run.unknown(value, holds=_MESSAGE_FIELDS[name], is_safe=True)
     if isinstance(holds, str):
+        if (field := _FIELDS.get(holds, {}).get(name)) is not None:
+            return _field(run.sources(value), field)
         if holds in _TYPES and not hasattr(_TYPES[holds], name):
             run.raises()
         raise Undecided
@@ -135,6 +149,14 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     if declared is None:
         raise Undecided
     return run.unknown(value, holds=declared, is_safe=True)
+
+
+def _field(sources: frozenset[Hashable], kind: str) -> Unknown:
+    if kind == "found nodes":
+        return Unknown("list", sources, over=("found node",))
+    found = Unknown("any" if kind == "dict" else kind, sources)
+    found.is_dict = kind == "dict"
+    return found
 
 
 # --- values that behave alike ----------------------------------------------------------------------------------------

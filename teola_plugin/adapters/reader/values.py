@@ -90,11 +90,12 @@ class Unknown:
     """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
     `holds` is "any", "text", "texts" (a list of texts), "list", "counts" (whole numbers, for `sum`), "bool", "number",
-    "message" (an AI message of a model), "reply" (of a web page), or the class of the object. `sources`: the origins of
-    the value (components that were asked), which alone decide whether an operation on the value raises. `items`: the
-    items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may
-    also know by another name. `is_dict`: certainly a dict, with items that are not known. `over`: of an iterator, how
-    it makes its items, and the iterables that it goes over; of a tuple, the kind of each item; see `heap.Heap.item_of`.
+    "message" (an AI message of a model), "document" (of LangChain), "found node", "text node" and "response" (of
+    LlamaIndex), "reply" (of a web page), or the class of the object. `sources`: the origins of the value (components
+    that were asked), which alone decide whether an operation on the value raises. `items`: the items of one of several
+    dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may also know by another
+    name. `is_dict`: certainly a dict, with items that are not known. `over`: of an iterator, how it makes its items,
+    and the iterables that it goes over; of a list or tuple, the kind of each item; see `heap.Heap.item_of`.
     """
 
     __slots__ = ("holds", "is_dict", "is_shared", "items", "over", "sources")

@@ -1,0 +1,173 @@
+"""A search finds a list of documents: reading these raises nothing, so what stands behind is asked beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+from teola_plugin import optimize
+from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+
+
+class World:
+    def __init__(self, service: Service) -> None:
+        own: dict[str, Any] = {"base_url": service.url, "api_key": "x", "max_retries": 0}
+        embeddings = OpenAIEmbeddings(**own, check_embedding_ctx_length=False)
+        texts, about = [f"text {n}" for n in range(3)], [{"source": n, "page": n} for n in range(3)]
+        self.service, self.llm = service, ChatOpenAI(model="m", **own)
+        self.store = InMemoryVectorStore.from_texts(texts, embeddings, metadatas=about)
+        self.retriever = self.store.as_retriever()
+
+    def said(self) -> Any:
+        return self.llm.invoke("last").content
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with served() as service:
+        yield World(service)
+
+
+def called(app: Any, world: World) -> Any:
+    return app(world)
+
+
+def texts_of(documents: list[Document]) -> str:
+    return "\n\n".join(each.page_content for each in documents)
+
+
+# --- asked beside the search -----------------------------------------------------------------------------------------
+
+
+def joined(world: World) -> Any:
+    return texts_of(world.retriever.invoke("first")), world.said()
+
+
+def listed(world: World) -> Any:
+    return [each.page_content.strip() for each in world.store.similarity_search("first", k=2)], world.said()
+
+
+def in_a_loop(world: World) -> Any:
+    text = ""
+    for number, each in enumerate(world.retriever.invoke("first"), 1):
+        text += f"[{number}] {each.page_content}\n"
+    return text, world.said()
+
+
+def part_of_them(world: World) -> Any:
+    return texts_of(world.retriever.invoke("first")[:2]), world.said()
+
+
+def with_metadata(world: World) -> Any:
+    found = world.retriever.invoke("first")
+    return [f"{each.metadata.get('source', '?')}: {each.page_content[:2]} {each.id}" for each in found], world.said()
+
+
+def with_scores(world: World) -> Any:
+    found = world.store.similarity_search_with_score("first", k=2)
+    return [f"{each.page_content} ({score:.3f})" for each, score in found], world.said()
+
+
+@pytest.mark.parametrize("form", [joined, listed, in_a_loop, part_of_them, with_metadata, with_scores])
+def test_what_stands_behind_is_asked_beside_the_search(form: Callable[[World], Any], world: World) -> None:
+    asked_side_by_side(world.service, form, "first", "last", partial(called, world=world))
+
+
+# --- not asked: what is done with the documents raises ---------------------------------------------------------------
+
+
+class Odd:
+    def __init__(self) -> None:
+        self.page_content = None
+
+
+def missing_key(world: World) -> Any:
+    return [each.metadata["nothing"] for each in world.retriever.invoke("first")], world.said()
+
+
+def missing_field(world: World) -> Any:
+    return [each.nothing for each in world.retriever.invoke("first")], world.said()  # type: ignore[attr-defined]
+
+
+def missing_document(world: World) -> Any:
+    return world.retriever.invoke("first")[7].page_content, world.said()
+
+
+def not_hashed(world: World) -> Any:
+    return {each.metadata.get("nothing", []) for each in world.retriever.invoke("first")}, world.said()
+
+
+def called_by_no_name(world: World) -> Any:
+    return [each.metadata.get() for each in world.retriever.invoke("first")], world.said()  # type: ignore[call-overload]
+
+
+def one_more(world: World) -> Any:
+    found: Any = world.retriever.invoke("first")
+    found.append(Odd())
+    return [each.page_content.strip() for each in found], world.said()
+
+
+def one_in_place_of_another(world: World) -> Any:
+    found: Any = world.retriever.invoke("first")
+    found[:1] = [Odd()]
+    return [each.page_content.strip() for each in found], world.said()
+
+
+def one_more_in_a_part(world: World) -> Any:
+    found: Any = world.retriever.invoke("first")[:2]
+    found += [Odd()]
+    return [each.page_content.strip() for each in found], world.said()
+
+
+def one_more_behind(world: World) -> Any:
+    found: Any = [*world.retriever.invoke("first"), Odd()]
+    return [each.page_content.strip() for each in found], world.said()
+
+
+def no_text(world: World) -> Any:
+    found: Any = world.retriever.invoke("first")
+    for each in found:
+        each.page_content = None
+    return [each.page_content.strip() for each in found], world.said()
+
+
+def not_a_pair(world: World) -> Any:
+    return [score.strip() for _, score in world.store.similarity_search_with_score("first")], world.said()  # type: ignore[attr-defined]
+
+
+RAISING = [
+    missing_key, missing_field, missing_document, not_hashed, called_by_no_name, one_more, one_in_place_of_another,
+    one_more_in_a_part, one_more_behind, no_text, not_a_pair,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", RAISING)
+def test_nothing_is_asked_behind_what_raises(form: Callable[[World], Any], world: World) -> None:
+    fast, errors = optimize(form), set()
+    world.service.lasts_s = 0.1
+    for app in (form, fast, fast):
+        with counted(world.service) as asked, pytest.raises(Exception) as raised:  # noqa: PT011
+            app(world)
+        errors.add(repr(raised.value))
+        assert asked == {"embed ['first'] None": 1}
+    assert len(errors) == 1
+
+
+def test_a_field_that_was_replaced_may_raise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def content(self: Document) -> str:
+        raise ValueError("as planned")
+
+    fast = optimize(joined)
+    fast(world)
+    world.service.lasts_s = 0.1
+    monkeypatch.setattr(Document, "page_content", property(content), raising=False)
+    for app in (joined, fast, fast):
+        with counted(world.service) as asked, pytest.raises(Exception, match="as planned"):
+            app(world)
+        assert asked == {"embed ['first'] None": 1}
