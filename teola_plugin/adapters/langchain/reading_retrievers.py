@@ -175,6 +175,19 @@ def _all(components: list[Any]) -> Providers | None:
     return None if any(each is None for each in found) else frozenset().union(*found)  # type: ignore[arg-type]
 
 
+def _with_parts(component: Any) -> list[Any]:
+    """Return a component with its retriever, store and embedding model."""
+    found = [component]
+    for each in found:
+        parts = (foreign.own_attributes(each) or {}).values()
+        fresh = [part for part in parts if any(foreign.is_kind_of(part, cls) for cls in _PARTS)]
+        found += [part for part in fresh if not any(part is known for known in found)]
+    return found
+
+
+_PARTS = (BaseRetriever, VectorStore, Embeddings)
+
+
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +197,8 @@ def act(
 ) -> Any:  # fmt: skip
     """Return the result of a component's method, which may be a coroutine function, as a request."""
     run.require_unchanged()
+    for each in _with_parts(component):
+        run.require_as_set_before(each)
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))

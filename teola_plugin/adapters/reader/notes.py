@@ -43,6 +43,9 @@ MOST_PARTS = 10_000
 MOST_OF_OTHERS = 1_000
 """Attributes or items that are noted of one object of a package's."""
 
+MOST_SETTINGS = 20
+"""Items of a container that count as settings of a component."""
+
 MAX_CODES = 10_000
 """Functions whose stores are cached."""
 
@@ -361,6 +364,8 @@ class Notes:
             if foreign.module_of(cls).startswith(_FOLLOWED):
                 self._todo += [each for each in list(own.values()) if not is_atom(each)]
             if facts_of(cls).kind != "object" or len(own) > MOST_OF_OTHERS:
+                for held in list(own.values()):
+                    self._settings_in(held)
                 return
         else:
             self._todo.append(cls)
@@ -384,6 +389,12 @@ class Notes:
         if parts is not None and len(parts) <= min(self._left, MOST_OF_OTHERS):
             self._left -= len(parts)
             self._contents[id(held)] = tuple([_token(part) for part in parts])
+
+    def _settings_in(self, held: Any) -> None:
+        """Note what a small container of a component's holds, such as `model_kwargs`."""
+        is_container = id(type(held)) in _SEQUENCES or id(type(held)) in _MAPPINGS
+        if is_container and id(held) not in self._contents and len(held) <= MOST_SETTINGS:
+            self._contents[id(held)] = tuple([_token(part) for part in _parts_of(held) or ()])
 
 
 def roots_of(copied: Iterable[tuple[Any, Any]]) -> list[Any]:

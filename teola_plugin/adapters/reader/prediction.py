@@ -328,6 +328,22 @@ class Prediction:
         self._accounted[where] = since, len(made)  # requests that were found stay found
         return False
 
+    def _is_behind(self, run: Run, ask: Ask) -> bool:
+        """Whether the framework's run has come past the place of a request, and has not made the request.
+
+        Where reading has gone on behind an unread statement, what it found before that is read again: from a component
+        that may have been changed in place since.
+        """
+        marks = [id(each.mark) for each in run.passed[: run.used]]
+        at = marks.index(id(ask.mark)) + 1 if id(ask.mark) in marks else 0
+        later = [each.made for each in run.passed[at : run.used] if each.where == ask.where]
+        request = ask.request
+        if not later or request.has_own_requests:
+            return bool(later) and request.act is not None
+        key = request_key(request.spec, request.op, request.payload, request.settings)
+        made = [key() for key in self._listener.made(ask.where)[: later[-1]]]
+        return made.count(key) <= ask.number - self._state.counts[request.key]
+
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         self._found.update((ask.key, ask.request) for ask in run.asks.values())
         if len(run.asks) > 1:
@@ -339,7 +355,7 @@ class Prediction:
                 if not is_possible:
                     self._possible.pop(ask.key, None)
                 continue
-            if ask.request.spec.is_outside and self._is_passed(run, ask.where):
+            if ask.request.spec.is_outside and (self._is_passed(run, ask.where) or self._is_behind(run, ask)):
                 continue
             with self._lock:  # after a stop, another prediction may ask for the same
                 reply = None if self.is_over else self._line.ask(ask.request, ask.mark)

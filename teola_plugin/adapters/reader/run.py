@@ -634,9 +634,12 @@ class Run(Heap):
         of_user = [each for each in foreign.mro_of(cls) if not is_class_of_others(each)]
         names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
         for name, value in list(own.items()):
-            is_kept = type(foreign.in_mro(cls, name)) is cached_property
-            if notes is not None and not is_kept and name not in names and notes.is_noted((id(own), name)):
+            if notes is None or name in names or type(foreign.in_mro(cls, name)) is cached_property:
+                continue
+            if notes.is_noted((id(own), name)):
                 self.require_as_noted((id(own), name), component, name, value)
+            if notes.is_kept(value) is False and self.changes.changed is not None:
+                self._change((id(own), name), component, f"{name} may have been changed already")
 
     def _note_change(self, what: str) -> None:
         self.changes.number += 1

@@ -1,0 +1,137 @@
+"""What a component asks with changes while a function runs: in place or by a handler; gathered coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from openai import OpenAI
+from tavily import TavilyClient
+
+from teola_plugin import optimize, optimized
+from teola_plugin.runtime.session import background
+from tests.support.hosted_service import Service, served
+
+Kind = tuple[Callable[[str], Any], Callable[[int], None]]
+
+
+class Told(Service):
+    """Notes whole requests."""
+
+    def reply_to(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
+        self.requests.append(path + json.dumps(given, sort_keys=True))
+        return super().reply_to(path, given)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr("tests.support.hosted_service.Service", Told)
+    with served() as service:
+        service.requests, service.lasts_s = [], 0.05
+        yield service
+
+
+def chat(service: Service, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="gpt-4o-mini", base_url=service.url, api_key="x", max_retries=0, **settings)
+
+
+def body(service: Service) -> Kind:
+    llm = chat(service, extra_body={"seed": 0})
+    return lambda text: llm.invoke(text).content, lambda number: llm.extra_body.update(seed=number)
+
+
+def nested(service: Service) -> Kind:
+    llm = chat(service, extra_body={"limits": {"most": 0}})
+    return lambda text: llm.invoke(text).content, lambda number: llm.extra_body["limits"].update(most=number)
+
+
+def bound(service: Service) -> Kind:
+    llm: Any = chat(service).bind(seed=0)
+    return lambda text: llm.invoke(text).content, lambda number: llm.kwargs.update(seed=number)
+
+
+def template(service: Service) -> Kind:
+    prompt = ChatPromptTemplate.from_template("{n} {text}").partial(n="0")
+    chain = prompt | chat(service) | StrOutputParser()
+    return lambda text: chain.invoke({"text": text}), lambda number: prompt.partial_variables.update(n=str(number))
+
+
+def client(service: Service) -> Kind:
+    sdk = OpenAI(base_url=service.url, api_key="x", max_retries=0, default_query={"a": "0"})
+
+    def ask(text: str) -> Any:
+        told = [{"role": "user", "content": text}]
+        return sdk.chat.completions.create(model="m", messages=told).choices[0].message.content
+
+    return ask, lambda number: sdk._custom_query.update(a=str(number))
+
+
+def search(service: Service) -> Kind:
+    tavily = TavilyClient("key", api_base_url=service.url)
+    return lambda text: tavily.search(text), lambda number: tavily.headers.update(x=str(number))
+
+
+def embeddings(service: Service) -> Kind:
+    model = OpenAIEmbeddings(
+        base_url=service.url, api_key="x", max_retries=0, check_embedding_ctx_length=False, dimensions=8
+    )
+
+    def change(number: int) -> None:
+        model.dimensions = 8 + number
+
+    return lambda text: model.embed_query(text), change
+
+
+def user(service: Service) -> Kind:
+    model = OpenAIEmbeddings(
+        base_url=service.url, api_key="x", max_retries=0, check_embedding_ctx_length=False, model_kwargs={"user": "0"}
+    )
+    return lambda text: model.embed_query(text), lambda number: model.model_kwargs.update(user=str(number))
+
+
+@pytest.mark.parametrize("kind", [body, nested, bound, template, client, search, embeddings, user])
+def test_a_late_reading_asks_nothing_again_with_settings_changed_in_place(
+    kind: Callable[[Service], Kind], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, put = kind(service)
+    changed = threading.Event()
+
+    def late(begin: Callable[..., Any]) -> Callable[..., Any]:
+        def begin_late(work: Callable[[], Any], *more: Any) -> Any:
+            def read() -> None:
+                changed.wait(5)
+                work()
+
+            return begin(read, *more)
+
+        return begin_late
+
+    def answer(text: str) -> Any:
+        found = [ask(f"{text} 1")]
+        with open(os.devnull):
+            put(1)
+        changed.set()
+        return [*found, ask(f"{text} 2"), ask(f"{text} 3")]
+
+    fast, asked = optimize(answer), list[Counter[str]]()
+    for is_late, app in ((False, answer), (False, fast), (True, fast), (True, fast)):
+        put(0)
+        changed.clear()
+        service.requests.clear()
+        with monkeypatch.context() as patched:
+            for each in ("begin_reading", "begin") if is_late else ():
+                patched.setattr(background, each, late(getattr(background, each)))
+            app("hives")
+        asked.append(Counter(service.requests))
+    assert asked[0].total() == 3
+    assert asked[1:] == [asked[0]] * 3
