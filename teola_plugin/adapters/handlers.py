@@ -146,6 +146,7 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
     Stored variables appear as the id of a cell, or as the id of the globals with the name.
     """
     todo: list[Any] = []
+    sets = set[str]()
     for each in handlers:
         held = list(vars(each).values()) if hasattr(each, "__dict__") else []
         own = _own_functions(type(each))
@@ -154,6 +155,7 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
         yield from map(id, (each, *(type(each).__mro__[:-1] if own else ())))
         for function in (*own, *given, *_called_by(type(each), given)):
             names, stored, cells = _names_in(function.__code__)
+            sets |= _set_by(function.__code__)
             todo += [function.__globals__[name] for name in names if name in function.__globals__]
             held_in = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
             todo += [cell.cell_contents for cell in held_in.values() if not _is_empty(cell)]
@@ -163,7 +165,11 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
     while todo and len(seen) < MOST:
         value = todo.pop()
         kind = type(value)
-        if id(value) in seen or kind is logging.Logger or not (kind in _HOLDING or facts_of(kind).kind in _WITH_STATE):
+        if id(value) in seen or kind is logging.Logger:
+            continue
+        if kind not in _HOLDING and facts_of(kind).kind not in _WITH_STATE:
+            if facts_of(kind).kind == "component" and not sets.isdisjoint(("setattr", *vars(value))):
+                yield id(value)  # a model, whose settings a handler sets
             continue
         seen.add(id(value))
         yield id(value)
@@ -191,6 +197,21 @@ def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset
         frozenset(name for opname, name in stores if opname in ("STORE_GLOBAL", "DELETE_GLOBAL")),
         frozenset(name for opname, name in stores if opname in ("STORE_DEREF", "DELETE_DEREF")),
     )
+
+
+@functools.lru_cache(maxsize=1_000)
+def _set_by(code: CodeType) -> frozenset[str]:
+    """Return the attributes that a method sets of objects other than its own, and "setattr" if it calls that."""
+    found = set[str]()
+    for inner in _codes(code):
+        before: Any = None
+        for each in dis.get_instructions(inner):
+            if each.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in inner.co_varnames[:1]:
+                found.add(each.argval)
+            loaded = each.argval if "LOAD_FAST" in each.opname else None
+            before = loaded[-1] if type(loaded) is tuple else loaded
+        found |= _SETTERS.intersection(inner.co_names) and {"setattr"}
+    return frozenset(found)
 
 
 MOST = 1_000

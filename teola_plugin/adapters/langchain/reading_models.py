@@ -155,6 +155,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     way.settings.require_same_cache()
     way.settings.note_heard(model, way.context)
     run.heard = way.settings.heard
+    if id(model) in run.heard:
+        raise Barrier(f"a callback handler may set what {type_name(type(model))} asks")
     if models.collects_chunks(model) and (way.settings.are_tokens_heard or are_tokens_heard(way.context)):
         raise Barrier(f"a handler hears the tokens of {type_name(type(model))}")
     _require_readable_arguments(model, kwargs)

@@ -135,3 +135,29 @@ def test_a_late_reading_asks_nothing_again_with_settings_changed_in_place(
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3
     assert asked[1:] == [asked[0]] * 3
+
+
+class Cools(BaseCallbackHandler):
+    """Sets the temperature of a model at each reply."""
+
+    def __init__(self, llm: ChatOpenAI) -> None:
+        self.llm = llm
+
+    def on_llm_end(self, response: Any, **kwargs: Any) -> None:
+        self.llm.temperature = 0.5
+
+
+def test_a_model_whose_settings_a_handler_sets_is_not_asked_ahead(service: Service) -> None:
+    llm = chat(service, temperature=1)
+    llm.callbacks = [Cools(llm)]
+
+    def answer(text: str) -> Any:
+        return [llm.invoke(f"{text} {n}").content for n in range(3)]
+
+    asked = []
+    for app in (answer, optimize(answer)):
+        llm.temperature = 1
+        service.requests.clear()
+        app("hives")
+        asked.append(Counter(service.requests))
+    assert asked[1] == asked[0]
