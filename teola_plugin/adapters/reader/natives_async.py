@@ -69,8 +69,11 @@ def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], lis
     found, errors, stopped = list[Any](), list[Exception](), None
     before = after = run.gates
     known_before = set(run.asks)
+    around, mark = run.is_beside, run.mark
+    last = mark
     for part in parts:
         run.gates -= TIMED - before  # all are begun before any of them has waited
+        run.is_beside, run.mark = around or len(parts) > 1, mark
         with run.noting() as changed, run.together(len(parts)):
             try:
                 found.append(part.force())
@@ -79,6 +82,9 @@ def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], lis
                 errors.append(e)
             except (Stalled, Undecided) as e:
                 stopped = stopped or e
+            finally:
+                last = last if run.mark is mark else run.mark
+                run.is_beside, run.mark = around, last
         after |= run.gates
         changed = {key: change for key, change in changed.items() if not run.stands_outside(change[0])}
         if len(parts) > 1 and changed and run.can_reach(changed):

@@ -161,3 +161,25 @@ def test_a_model_whose_settings_a_handler_sets_is_not_asked_ahead(service: Servi
         app("hives")
         asked.append(Counter(service.requests))
     assert asked[1] == asked[0]
+
+
+def test_gathered_coroutines_behind_barriers_ask_as_often_as_by_themselves(service: Service) -> None:
+    llm = chat(service)
+
+    async def note(text: str) -> list[Any]:
+        found = (await llm.ainvoke(text)).content
+        with open(os.devnull):  # noqa: ASYNC230
+            pass
+        return [found, (await llm.ainvoke(f"then {text}")).content, (await llm.ainvoke("same")).content]
+
+    async def answer(text: str) -> Any:
+        first = (await llm.ainvoke("first")).content
+        return first, await asyncio.gather(note(text), note(text), note("others"))
+
+    fast, asked = optimize(answer), list[Counter[str]]()
+    for app in (answer, fast, fast, fast):
+        service.requests.clear()
+        asyncio.run(app("hives"))
+        asked.append(Counter(service.requests))
+    assert asked[1:] == [asked[0]] * 3
+    assert optimized(fast).reports[-1].hits > 0
