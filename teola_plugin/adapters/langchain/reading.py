@@ -27,6 +27,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
+from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_classic as classic
@@ -42,6 +43,7 @@ from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, ma
 from teola_plugin.adapters.langchain.reading_runnables import (
     Function,
     configurable_of,
+    handlers_in,
     require_plain_config,
     run_batch,
     run_component,
@@ -190,6 +192,7 @@ class LangChainAsker:
                 if type(config) is Unknown:
                     raise Barrier("a config is not known")
                 require_plain_config(config)
+                self.heard.update(noted_by(handlers_in(config)))
             returns_errors = is_batch and rest.pop("return_exceptions", False)
             run.require_known(returns_errors)
             given = run.load(self.own_config) if configs is None and self.own_config is not None else configs

@@ -511,6 +511,12 @@ def require_plain_config(config: Any) -> None:
         raise Barrier("a config has callbacks that may have replies streamed, or refuse")
 
 
+def handlers_in(config: Any) -> list[Any]:
+    """Return the handlers of a config that the program gives."""
+    given = _handlers(config.get("callbacks")) if type(config) is dict else []
+    return [each.held if type(each) is Opaque else each for each in given]
+
+
 def _handlers(callbacks: Any) -> list[Any]:
     held = callbacks.held if type(callbacks) is Opaque else callbacks
     if held is CALLBACKS:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableLambda
-from langchain_openai import ChatOpenAI
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from llama_index.llms.openai import OpenAI
 from tavily import TavilyClient
 
@@ -23,7 +24,9 @@ class Told(Service):
     """Notes the settings, too."""
 
     def reply_to(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
-        self.requests.append(repr(sorted(each for each in given.items() if each[0] != "messages")) + repr(given)[-40:])
+        self.requests.append(
+            path + repr(sorted(each for each in given.items() if each[0] != "messages")) + repr(given)[-40:]
+        )
         return super().reply_to(path, given)
 
 
@@ -50,12 +53,15 @@ def search(service: Service) -> tuple[Any, Callable[[str], Any], str, Any]:
     return client, client.search, "base_url", service.url + "/other"
 
 
+@pytest.mark.parametrize("has_found", [False, True])  # what a search makes beside the call is compared with nothing
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("kind", [chat, llama, search])
 def test_a_late_reading_asks_for_nothing_with_settings_of_later(
-    kind: Callable[[Service], Any], is_chain: bool, service: Service, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[Service], Any], is_chain: bool, has_found: bool, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component, ask, name, later = kind(service)
+    embeddings = OpenAIEmbeddings(base_url=service.url, api_key="x", max_retries=0, check_embedding_ctx_length=False)
+    retriever = InMemoryVectorStore.from_texts(["hive"], embeddings).as_retriever()
     first, changed = getattr(component, name), threading.Event()
 
     def change() -> None:
@@ -77,6 +83,8 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
         return begin_late
 
     def answer(text: str) -> Any:
+        if has_found:
+            retriever.invoke(text)
         found = [ask(f"{text} 1")]
         change()
         return [*found, ask(f"{text} 2"), ask(f"{text} 3")]
@@ -93,6 +101,6 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
                 patched.setattr(background, each, late(getattr(background, each)))
             app.invoke("hives") if is_chain else app("hives")
         asked.append(Counter(service.requests))
-    assert asked[0].total() == 3
+    assert asked[0].total() == 3 + has_found
     assert asked[1] == asked[2] == asked[0]
     assert optimized(fast).reports[-1].wasted == 0

@@ -147,12 +147,15 @@ class Cools(BaseCallbackHandler):
         self.llm.temperature = 0.5
 
 
-def test_a_model_whose_settings_a_handler_sets_is_not_asked_ahead(service: Service) -> None:
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_model_whose_settings_a_handler_sets_is_not_asked_ahead(service: Service, is_given: bool) -> None:
     llm = chat(service, temperature=1)
-    llm.callbacks = [Cools(llm)]
+    cools = Cools(llm)
+    llm.callbacks = None if is_given else [cools]
+    config: Any = {"callbacks": [cools]} if is_given else {}
 
     def answer(text: str) -> Any:
-        return [llm.invoke(f"{text} {n}").content for n in range(3)]
+        return [llm.invoke(f"{text} {n}", config).content for n in range(3)]
 
     asked = []
     for app in (answer, optimize(answer)):
