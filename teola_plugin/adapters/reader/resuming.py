@@ -247,13 +247,14 @@ class Variables:
 class Passed:
     """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
 
+    Without a `stop`, it has come to its first request: then it is past each stop before that place.
     `where`: which run of the function, see `run.Run`.
     `seen`: all copies with the originals, by the original's id. For the program that reads on: `given`, pairs of the
     reader's copy of an input and the copy from the stack; `outside`, copies of outside values from then on.
     `is_alone`: all requests before were made under the function.
     """
 
-    stop: Stop
+    stop: Stop | None
     key: Hashable
     mark: Any
     levels: tuple[Variables, ...]
@@ -267,7 +268,8 @@ class Passed:
 
     def is_past(self, stop: Stop) -> bool:
         """Whether the run in which a reading ended has come past the stop, as recorded here."""
-        return self.where == stop.where and self.stop.is_at(stop)
+        is_past = self.stop.is_at(stop) if self.stop is not None else stop.is_passed(self.places)
+        return self.where == stop.where and is_past
 
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
         """Prepare the copies for a program with these inputs, to read on. `heard`: see `Run`.

@@ -73,6 +73,9 @@ _known: dict[int, Known] = {}
 
 NONE = Known()
 
+_begun: dict[int, types.CodeType] = {}
+"""The functions that have asked in some call, by the `id` of the code."""
+
 _lock = threading.Lock()
 
 
@@ -100,7 +103,9 @@ class Listener:
 
     A listener must hear all requests of the framework's run, from before the program begins: the first request behind a
     stop counts. The framework's run may be faster than the reading. So a stop known from earlier calls is noted too,
-    and the reading can go on from there until the framework's run makes the next request.
+    and the reading can go on from there until the framework's run makes the next request. In the first call of a
+    function no stop is known, and the run may be past one before the reading has come there: so the variables at the
+    first request are kept until then.
     """
 
     def __init__(
@@ -117,7 +122,8 @@ class Listener:
         self._code = code
         self._roots = roots
         self._made: dict[Hashable, list[Callable[[], Hashable]]] = defaultdict(list)
-        self._around = [(id(frame), frame.f_code) for frame in _frames()] if is_only else None
+        self._around = [(id(frame), frame.f_code) for frame in _frames()]
+        self._is_only_run = is_only
         self.on_news: Callable[[], None] = lambda: None
         self.is_over = False
         self._asked: list[list[Level]] = []
@@ -134,7 +140,9 @@ class Listener:
         """Return how the framework's run has come past some of these stops, once."""
         with self._lock:
             for number, passed in list(self._passed.items()):
-                if any(map(passed.is_past, stops)):
+                stop = next(filter(passed.is_past, stops), None)
+                if stop is not None:
+                    passed.stop = passed.stop or stop
                     return self._passed.pop(number)
         return None
 
@@ -161,12 +169,12 @@ class Listener:
             come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels)) is not None]
             if len(self._asked) < MAX_ASKED:
                 self._asked.append(levels)
-        if not come_to or where is NOWHERE:
+        stop, at = come_to[0] if come_to else (None, self._begins(levels))
+        if at is None or where is NOWHERE:
             return True
-        stop, at = come_to[0]
         number = levels[at][0]
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
-        if self._around is not None and not self._is_only(levels, at, self._around):
+        if self._is_only_run and not self._is_only(levels, at, self._around):
             return True
         pass_by = partial(_passed, stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
         passed = pass_by()
@@ -183,6 +191,18 @@ class Listener:
         """Note what the functions can reach at a passed stop."""
         notes = passed.outside.notes = Notes([*self._roots, *roots_of(passed.seen.values())])
         return notes
+
+    def _begins(self, levels: Sequence[Level]) -> int | None:
+        """Return the index on a stack of the program's function, if the function asks for the first time; else None."""
+        around = {number for number, _ in self._around}
+        at = next((at for at, (number, *_) in enumerate(levels) if number not in around), None)
+        if at is None or _begun.get(id(levels[at][1])) is levels[at][1]:
+            return None
+        with _lock:
+            if len(_begun) > MAX_CODES:
+                _begun.clear()
+            _begun[id(levels[at][1])] = levels[at][1]
+        return at
 
     def _is_only(self, levels: Sequence[Level], at: int, around: Sequence[tuple[int, types.CodeType]]) -> bool:
         """Whether only frames from the start of the call stand around the function, which has not run before."""
@@ -208,7 +228,7 @@ class Listener:
 
 
 def _passed(
-    stop: Stop,
+    stop: Stop | None,
     frames: Sequence[types.FrameType],
     key: Hashable,
     mark: Any,
