@@ -52,10 +52,9 @@ from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
-from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import NOWHERE, Run
-from teola_plugin.adapters.reader.scopes import RUN
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Opaque,

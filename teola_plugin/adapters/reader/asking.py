@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.values import Opaque
@@ -110,11 +110,8 @@ class Asker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Nobody:
     """An asker that knows no objects."""
-
-    answers: Mapping[Any, Any] = field(default_factory=dict)
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""

@@ -19,9 +19,9 @@ from teola_plugin.adapters.reader import caches, calling, classes, natives, oper
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import is_one_of
-from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
+from teola_plugin.adapters.reader.heap import FUNCTION, NOWHERE, OUTER, RETURN, RETURNED, RUN, SITE, Block, Frame
 from teola_plugin.adapters.reader.run import Level, Run
-from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RUN, SITE, Evaluate, Scope, own_nodes, scope_of
+from teola_plugin.adapters.reader.scopes import Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -158,7 +158,7 @@ def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaul
     """Make a function value for a function defined in the program."""
 
     def handler(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _invoke(run, code, around, around[1], defaults, keyword_defaults, args, kwargs)
+        return _invoke(run, code, around, around[FUNCTION], defaults, keyword_defaults, args, kwargs)
 
     return FunctionValue(code, handler, around, (*defaults, *keyword_defaults.values()))
 
@@ -393,7 +393,7 @@ def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:
             raise Stalled("no way to the end is known")
         if run.open is not None and len(run.levels) <= len(run.open.stop.codes):
             raise Barrier("it ends before it comes to where the run is")
-        return frame[2] if ended is RETURN else None
+        return frame[RETURNED] if ended is RETURN else None
     except Undecided as e:
         raise Stalled from e
     except Barrier as e:

@@ -14,15 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
-from teola_plugin.adapters.reader.heap import HASHED, Each, Frame, holds_of
+from teola_plugin.adapters.reader.heap import FUNCTION, HASHED, OUTER, RUN, SITE, Each, Frame, holds_of
 from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
-    FUNCTION,
-    OUTER,
-    RUN,
-    SITE,
     Evaluate,
     Scope,
     Store,

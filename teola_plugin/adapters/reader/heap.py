@@ -69,8 +69,12 @@ LEAST_MOMENTS = 4
 """With so many, a state is compared with the last by what the program can still reach."""
 
 
+OUTER, FUNCTION, RETURNED, RUN, SITE = 0, 1, 2, 3, 4
+"""Keys of a frame that are no variables: the outer frame, the function, the returned value, the run, the call site."""
+
+
 class Frame(dict[Any, Any]):
-    """The variables of one call, by name. Under 0, 1, 2 and 3: outer frame, function, returned value and run."""
+    """The variables of one call, by name, and the values under `OUTER` to `SITE`."""
 
     __slots__ = ()
 
@@ -249,8 +253,7 @@ class Heap:
         if len(moments) == MAX_MOMENTS:
             beginning.moments = None
             return
-        contents = {key: (held, content_of(held)) for key, (held, _) in beginning.log.items()}
-        moments.append(Moment(contents, self._marks(), self._changes))
+        moments.append(Moment(_contents_now(beginning.log), self._marks(), self._changes))
 
     def _is_as_in(self, moment: Moment, beginning: Beginning, moments: int) -> bool:
         """Whether the state is that of an earlier moment, but for objects that nothing reaches behind the `try`.
@@ -488,7 +491,7 @@ class Heap:
         before, log, marked = self._marks(), self._log(), len(self._leaves)
         try:
             one = self._arm(frame, first)
-            one_left = {key: (held, content_of(held)) for key, (held, _) in log.items()}
+            one_left = _contents_now(log)
             one_log = dict(log)
             for leave in self._leaves[marked:]:
                 leave.complete(log)
@@ -523,15 +526,13 @@ class Heap:
         if one.ended is two.ended and one.ended is not NOWHERE:
             self._join(one_left, two_log, one_marks, why)
             if one.ended is RETURN:
-                two.frame[2] = self.joined(one.value, two.value, why)
+                two.frame[RETURNED] = self.joined(one.value, two.value, why)
             return two.ended
         if one.ended is not None and one.ended is not NOWHERE:
-            contents = {**{key: (held, content) for key, (held, content) in two_log.items()}, **one_left}
-            self._leave(Leave(one.ended, one.value, contents, one_marks, self._why))
+            self._leave(Leave(one.ended, one.value, {**two_log, **one_left}, one_marks, self._why))
         if two.ended is not None and two.ended is not NOWHERE:
-            base = {key: (held, content_of(held)) for key, (held, _) in one_log.items()}  # not changed by arm two
-            now = {key: (held, content_of(held)) for key, (held, _) in two_log.items()}
-            self._leave(Leave(two.ended, two.value, {**base, **now}, self._marks(), self._why))
+            base = _contents_now(one_log)  # not changed by arm two
+            self._leave(Leave(two.ended, two.value, {**base, **_contents_now(two_log)}, self._marks(), self._why))
         if two.ended is None:
             return None
         if one.ended is None:
@@ -697,15 +698,18 @@ class Heap:
         mine = [leave for leave in self._leaves[marked:until] if leave.how is how]
         is_here = ended is how and until is None
         if mine and ended not in (None, NOWHERE) and not is_here:  # the path that is evaluated goes elsewhere
-            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks(), self._why | ANYWHERE))
+            self._leave(
+                Leave(ended, frame[RETURNED] if ended is RETURN else None, {}, self._marks(), self._why | ANYWHERE)
+            )
             ended = NOWHERE
         for leave in mine:
             if ended is NOWHERE:
                 self._become({**leave.log, **leave.contents}, {}, leave.marks)
-                frame[2] = leave.value
+                frame[RETURNED] = leave.value
             else:
                 self._join_leave(leave)
-                frame[2] = self.joined(frame.get(2) if ended is RETURN else None, leave.value, leave.why)
+                before = frame.get(RETURNED) if ended is RETURN else None
+                frame[RETURNED] = self.joined(before, leave.value, leave.why)
             ended = RETURN if how is RETURN else None
             self._forget(leave)
         return None if is_here and how is not RETURN else ended
@@ -920,7 +924,7 @@ class Heap:
         self._asked.append(asked)
         try:
             ended = block(frame)
-            return _Arm(frame, asked, ended, frame.get(2) if ended is RETURN else None)
+            return _Arm(frame, asked, ended, frame.get(RETURNED) if ended is RETURN else None)
         except Exception:  # of the program that is read
             self.raises()  # in the state of this moment, before the other arm is evaluated
             return _Arm(frame, asked, has_raised=True)
@@ -995,7 +999,7 @@ class _Arm:
 _are_equal = dict.__eq__
 """Whether two counters are equal, compared in C."""
 
-_OF_THE_CALL = (1, 3)
+_OF_THE_CALL = (FUNCTION, RUN)
 """The names of a frame's function and run."""
 
 
@@ -1017,6 +1021,11 @@ def content_of(held: Any) -> Any:
     if kind is set:
         return set(held)
     return dict(object.__getattribute__(held, "__dict__"))
+
+
+def _contents_now(log: Log) -> Log:
+    """Return the objects of a log with their contents of now."""
+    return {key: (held, content_of(held)) for key, (held, _) in log.items()}
 
 
 def set_content(held: Any, content: Any) -> None:

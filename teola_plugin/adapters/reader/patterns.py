@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader import classes, operators
-from teola_plugin.adapters.reader.heap import Frame
-from teola_plugin.adapters.reader.scopes import RUN, Evaluate, Scope
+from teola_plugin.adapters.reader.heap import RUN, Frame
+from teola_plugin.adapters.reader.scopes import Evaluate, Scope
 from teola_plugin.adapters.reader.values import Barrier, Undecided
 
 Pattern = Callable[[Frame, Any], bool]

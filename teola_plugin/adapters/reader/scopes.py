@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.heap import FUNCTION, OUTER, RUN, Frame
 from teola_plugin.adapters.reader.outer import place_of
 from teola_plugin.adapters.reader.values import GENERAL, Unknown
 
@@ -16,9 +16,6 @@ Evaluate = Callable[[Frame], Any]
 
 Store = Callable[[Frame, Any], None]
 """A compiled target of an assignment."""
-
-OUTER, FUNCTION, RETURNED, RUN, SITE = 0, 1, 2, 3, 4
-"""Keys of a frame that are no variables."""
 
 Scoped = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 

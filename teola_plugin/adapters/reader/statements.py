@@ -10,11 +10,23 @@ from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, operators
 from teola_plugin.adapters.reader.expressions import Expressions, binary_name, operate, refusing
-from teola_plugin.adapters.reader.heap import BREAK, CONTINUE, RETURN, Beginning, Block, Ended, Frame
+from teola_plugin.adapters.reader.heap import (
+    BREAK,
+    CONTINUE,
+    FUNCTION,
+    OUTER,
+    RETURN,
+    RETURNED,
+    RUN,
+    Beginning,
+    Block,
+    Ended,
+    Frame,
+)
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
 from teola_plugin.adapters.reader.resuming import goes_on, place_of
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate, Store
+from teola_plugin.adapters.reader.scopes import Evaluate, Store
 from teola_plugin.adapters.reader.table import is_sequence
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 

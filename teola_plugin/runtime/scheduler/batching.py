@@ -73,10 +73,7 @@ class EngineScheduler:
         self, policy: Policy, capabilities: Capabilities, *, replicas: int = 1, limits: Limits | None = None,
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
-        """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM.
-
-        `coming_items`: submitted to the host and not here yet, as far as the host tells.
-        """
+        """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
         self._policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
@@ -91,6 +88,7 @@ class EngineScheduler:
         self._throughput = Throughput()
         self._is_saturated = False
         self.coming_items = 0
+        """Items submitted to the host that are not here yet, as far as the host tells."""
         self.waits_until_s = math.inf
         self._admission = (
             PrefillAdmission(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None

@@ -37,7 +37,7 @@ SOONER = 0.5
 UNEVEN = 4.0
 """The largest ratio between the texts of a replica and of the previous replica."""
 
-GAIN = 0.97
+MOST_TIME = 0.97
 """The maximum time of waves, up to the end of the next step, as a share of the time of all texts at once."""
 
 ENDED = 4
@@ -75,7 +75,7 @@ def best_waves(count: int, replicas: int, most: int, costs: Costs) -> tuple[tupl
             if all(0 <= n <= most for each in waves for n in each):
                 found.append(waves)
     best = min(found, key=lambda waves: over_s(waves, costs))
-    return best if over_s(best, costs) < GAIN * over_s(at_once, costs) else ()
+    return best if over_s(best, costs) < MOST_TIME * over_s(at_once, costs) else ()
 
 
 def _split(count: int, replicas: int, ratio: float) -> list[int]:

@@ -75,7 +75,7 @@ class _Taken(NamedTuple):
 class _Slot:
     reply: Reply
     stamp: Hashable = None
-    is_ours: bool = False
+    is_of_framework: bool = False
     """The framework's run opened the slot, not the run-ahead."""
 
     is_ahead: bool = False
@@ -255,11 +255,11 @@ class Slots:
         source = entry.share(shares) if at == len(entry.slots) else None
         entry.taken += 1
         if at == len(entry.slots):
-            entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
+            entry.slots.append(_Slot(Reply(), stamp, is_of_framework=True))
             return Next(entry.slots[at].reply, "miss")
         slot = entry.slots[at]
         if slot.is_left and not slot.is_given_up:
-            slot.is_left, slot.is_ours, slot.stamp = False, True, stamp
+            slot.is_left, slot.is_of_framework, slot.stamp = False, True, stamp
             return Next(slot.reply, "miss")
         if slot.is_given_up:
             entry.slots[at] = _Slot(Reply(), stamp)
@@ -309,7 +309,7 @@ class Slots:
         """Note that the framework's run computes a slot already reached, in place of the engine."""
         for entry in self._by_key.values():
             for slot in entry.slots[: entry.taken]:
-                slot.is_ours |= slot.reply is reply
+                slot.is_of_framework |= slot.reply is reply
 
     def give_up(self, reply: Reply, *, is_wasted: bool = False) -> bool:
         """Give up the request of a run-ahead. Returns whether to cancel: not if the framework's run has taken the slot.
@@ -336,6 +336,6 @@ class Slots:
         self._by_key.clear()
         self._open.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
-        ours = sum(slot.is_ours and slot.is_ahead for entry in entries for slot in entry.slots)
+        ours = sum(slot.is_of_framework and slot.is_ahead for entry in entries for slot in entry.slots)
         wasted = sum(not (slot.is_shared or slot.is_left) for slot in left)
         return [slot.reply for slot in left], wasted + self._dropped, ours
