@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -196,14 +196,18 @@ def act(
     providers: Providers, function: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return the result of a component's method, which may be a coroutine function, as a request."""
-    run.require_unchanged()
+    run.require_unchanged(seen_by=None if foreign.is_kind_of(component, BaseTool) else component)
     for each in _with_parts(component):
         run.require_as_set_before(each)
+    is_search = bool(providers) and not foreign.is_kind_of(component, BaseTool)
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
     except Undecided:
-        return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([way.source]))
+        asked = [*args, *kwargs.values()]
+        is_safe = is_search and type(asked[0]) is Unknown and asked[0].holds == "text" and _are_counts(asked[1:])
+        found = unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=is_safe, more=frozenset([way.source]))
+        return _to_come(component, method, found)
     bound = function or getattr(component, method)
     is_async = inspect.iscoroutinefunction(bound)
     spec = EngineSpec("python", component, type_name(type(component)), next(iter(providers), None))
@@ -215,7 +219,6 @@ def act(
     if finds_own and run.has_changed(Document):
         raise Barrier("it has changed a document, which may be one of those that it searches")
     asked = [*given, *named.values()]
-    is_search = bool(providers) and not foreign.is_kind_of(component, BaseTool)
     if is_search and not (asked and type(asked[0]) in (str, list)):
         raise Barrier("it looks for what is no text")
 
@@ -227,18 +230,26 @@ def act(
     found = run.ask(request)
     if finds_own:
         found = _kept_as_found(run, found)
-    elif type(found) is Unknown:
+    if type(found) is Unknown:
         found = _to_come(component, method, found)
-    if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
+    if is_search and not (is_json(asked[0]) and _are_counts(asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
     return found
+
+
+def _are_counts(given: Sequence[Any]) -> bool:
+    return all(type(each) is int and each > 0 for each in given)
+
+
+_READ = ("page_content", "metadata", "id", "type")
+"""Attributes of a document that may be read before it is there."""
 
 
 def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
     """Return what is known of a search's result before the reply: each document is made for the search."""
     is_of_store = foreign.is_kind_of(component, VectorStore)
     is_search = is_of_store or foreign.is_kind_of(component, BaseRetriever)
-    if not (is_search and are_published(Document, ("page_content", "metadata", "id", "type"))):
+    if not is_search or _finds_own(component) or not are_published(Document, _READ):
         return found
     over: tuple[Any, ...] = ("document",)
     if method.removeprefix("a") == "similarity_search_with_score":

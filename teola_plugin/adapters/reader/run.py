@@ -23,6 +23,7 @@ from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.heap import Frame, Heap, without_number
+from teola_plugin.adapters.reader.held import reached
 from teola_plugin.adapters.reader.notes import Notes, is_class_of_others, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
 from teola_plugin.adapters.reader.values import (
@@ -102,6 +103,8 @@ class Given:
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
         self.settings: dict[int, tuple[Any, Hashable]] = {}
         """Clients that are asked, by their ids, each with the settings of the first reading."""
+        self.reached: dict[int, tuple[Any, Set[Hashable] | None]] = {}
+        """What objects can reach, by their ids; see held.py."""
 
     def copy(self, value: Any) -> Any:
         """Return a copy that the reader owns; objects other than plain data become `Opaque`. Raises: TooLarge."""
@@ -254,6 +257,7 @@ class Run(Heap):
         self._is_together = False
         self._guarded = given.guarded
         self._settings = given.settings
+        self._reached = given.reached
         self._examples: dict[int, tuple[Any, ...]] = {}
         self._escaped: dict[int, Any] = {}
         self._had_escaped = given.escaped
@@ -603,14 +607,24 @@ class Run(Heap):
         changed[key] = Place(owner, is_shared)
         raise Renewed
 
-    def require_unchanged(self) -> None:
+    def require_unchanged(self, seen_by: Any = None) -> None:
         """Require that the program changes nothing outside before this place, or beside it. Raises: Barrier.
 
         A function that runs early sees what is outside as it is now, without the changes of statements further up.
+        `seen_by`: an object of a library's that runs early, which sees only what it can reach.
         """
         changed = self.changes.changed or {}
-        if self.changes.number or self._is_beside_unread or any(place.is_shared for place in changed.values()):
+        is_seen = self.changes.number and (seen_by is None or self._is_reached(seen_by, changed))
+        if is_seen or self._is_beside_unread or any(place.is_shared for place in changed.values()):
             raise Barrier(self.changes.what or "it changes what it did not make")
+
+    def _is_reached(self, root: Any, changed: Mapping[Hashable, Any]) -> bool:
+        """Whether an object can reach something that the program changes."""
+        known = self._reached.get(id(root))
+        if known is None or known[0] is not root:
+            known = self._reached[id(root)] = root, reached(root)
+        places = {key[0] if type(key) is tuple else key for key in changed}
+        return known[1] is None or not places.isdisjoint(known[1])
 
     def require_settings_kept(self, client: Any, settings: Hashable) -> None:
         """Require that a client has the settings of the first reading, and the program stores none. Raises: Barrier.

@@ -171,3 +171,68 @@ def test_a_field_that_was_replaced_may_raise(world: World, monkeypatch: pytest.M
         with counted(world.service) as asked, pytest.raises(Exception, match="as planned"):
             app(world)
         assert asked == {"embed ['first'] None": 1}
+
+
+# --- what the program changes before a search ------------------------------------------------------------------------
+
+
+class Rag:
+    """As public code writes it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.history, self.asked = world, list[str](), 0
+
+    def answer(self, text: str) -> str:
+        self.asked += 1
+        found = self.world.llm.invoke(f"{texts_of(self.world.retriever.invoke(text))} {text}").content
+        self.history.append(str(found))
+        return str(found)
+
+    def __call__(self, world: World) -> Any:
+        return [self.answer(text) for text in ("first", "second", "last")]
+
+
+def test_a_search_is_asked_behind_a_change_that_it_cannot_see(world: World) -> None:
+    rag = Rag(world)
+
+    def app(world: World) -> Any:
+        return rag(world)
+
+    asked_side_by_side(world.service, app, "embed ['first']", "embed ['last']", partial(called, world=world))
+
+
+def in_its_store(world: World) -> None:
+    next(iter(world.store.store.values()))["text"] = "other"
+
+
+def in_its_metadata(world: World) -> None:
+    next(iter(world.store.store.values()))["metadata"]["source"] = 7
+
+
+def in_its_settings(world: World) -> None:
+    world.retriever.search_kwargs["k"] = 1
+
+
+def in_its_attribute(world: World) -> None:
+    world.retriever.search_kwargs = {"k": 2}
+
+
+@pytest.mark.parametrize("change", [in_its_store, in_its_metadata, in_its_settings, in_its_attribute])
+def test_a_search_sees_what_the_program_changes_before(change: Callable[[World], None], world: World) -> None:
+    def app(world: World) -> Any:
+        first = world.llm.invoke("first").content
+        change(world)
+        found = world.retriever.invoke(str(first))
+        return [(each.page_content, each.metadata) for each in found], world.said()
+
+    def reset() -> None:
+        each = next(iter(world.store.store.values()))
+        each["text"], each["metadata"]["source"], world.retriever.search_kwargs = "text 0", 0, {}
+
+    fast, found = optimize(app), list[Any]()
+    world.service.lasts_s = 0.1
+    for each in (app, fast, fast):
+        reset()
+        with counted(world.service) as asked:
+            found.append((each(world), dict(asked)))
+    assert found[1] == found[2] == found[0]
