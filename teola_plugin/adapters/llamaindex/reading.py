@@ -49,20 +49,21 @@ _OF_SETTINGS = {"llm": "_llm", "embed_model": "_embed_model"}
 
 
 class LlamaIndexAsker:
-    """Implements `asking.Asker` for one call. `is_async`: whether the call has an event loop. `reports`: see `Parts`.
+    """Implements `asking.Asker` for one call. `is_async`: whether the call has an event loop. More: see `Parts`.
 
     `reached`: how often components of the user's own classes were read, by their ids, in the evaluation that came
     furthest.
     """
 
     def __init__(
-        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False
-    ) -> None:
+        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False,
+        runs_loops: bool = False,
+    ) -> None:  # fmt: skip
         self.reached: Counter[int] = Counter()
         self._here: Counter[int] = Counter()
         self._is_async = is_async
         self._models = Models()
-        self._parts = Parts(is_async=is_async, reports=reports)
+        self._parts = Parts(is_async=is_async, reports=reports, runs_loops=runs_loops)
         self._indexes = Indexes()
         self._contexts = Contexts()
         self.heard: set[Hashable] = set(noted_by(handlers_of()))
