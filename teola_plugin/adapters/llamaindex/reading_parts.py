@@ -19,7 +19,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine
@@ -159,7 +159,7 @@ class Parts:
                 None,
                 {},
                 lambda value: value,
-                "any",
+                EvaluationResult if judges else "any",
                 judges and not never_raises(component, method, given, named),
                 kind_of_judge(component) if judges else source,
                 name,

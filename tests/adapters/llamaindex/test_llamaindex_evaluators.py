@@ -145,6 +145,73 @@ def test_evaluators_one_after_the_other_are_asked_at_once(service: Service, kind
     asked_side_by_side(service, judge, "hive 0", "hive 2", lambda app: apart(app, "Who?"))
 
 
+def made(query: str, **settings: Any) -> list[Any]:
+    judges = FaithfulnessEvaluator(**settings), RelevancyEvaluator(**settings)
+    return [
+        judges[0].evaluate(query=query, response="Anna", contexts=["hive 0"]).feedback,
+        judges[1].evaluate(query=query, response="Carla", contexts=["hive 2"]).feedback,
+    ]
+
+
+def test_evaluators_that_a_function_makes_are_asked_at_once(service: Service) -> None:
+    asked_side_by_side(service, made, "hive 0", "hive 2", lambda app: apart(app, "Who?"))
+
+
+def test_evaluators_that_a_function_makes_with_a_model_are_asked_at_once(service: Service) -> None:
+    other = chat(service, "other")
+    asked_side_by_side(service, made, "hive 0", "hive 2", lambda app: apart(lambda: app("Who?", llm=other)))
+
+
+def test_an_evaluator_has_the_model_that_the_function_has_set(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [chat(service), chat(service, "other")]
+
+    def judge(query: str) -> Any:
+        said = Settings.llm.complete("first").text
+        monkeypatch.setattr(Settings, "_llm", models[len(said) > 0])
+        return said, made(query)
+
+    for _ in range(2):
+        made_by(service, judge)
+
+
+class Strict(RelevancyEvaluator):
+    """Counts its objects."""
+
+    count = 0
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        Strict.count += 1
+
+
+def test_an_evaluator_of_the_users_is_made_as_often(service: Service) -> None:
+    def judge(query: str) -> Any:
+        return Strict(raise_error=True).evaluate(query=query, response="Anna", contexts=["hive 0"]).feedback
+
+    fast, seen = optimize(judge), []
+    for app in (judge, fast):
+        Strict.count = 0
+        apart(app, "Who?")
+        seen.append(Strict.count)
+    assert seen == [1, 1]
+
+
+def test_a_guideline_evaluator_changes_the_shared_template_as_often(service: Service) -> None:
+    """So it is not made early."""
+    before = GuidelineEvaluator(guidelines="Rule 0.", output_parser=PydanticOutputParser(output_cls=_Anything))
+
+    def judge(query: str) -> Any:
+        first = before.evaluate(query=query, response="Anna", contexts=[]).feedback
+        with contextlib.suppress(ValueError):
+            GuidelineEvaluator(guidelines="Rule 1.").evaluate(query=query, response="Anna", contexts=[])
+        before._eval_template.output_parser = before._output_parser
+        return first
+
+    made_by(service, judge)
+
+
 def test_evaluators_of_a_kind_are_asked_in_a_loop(service: Service) -> None:
     def judge(query: str) -> list[Any]:
         return [each.evaluate(query=query, response="Anna", contexts=[]).feedback for each in judges]
