@@ -17,7 +17,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -233,6 +233,10 @@ class Met:
         """Return the context for the original, if this call makes the request."""
         return nullcontext()
 
+    async def awaited(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the value of the original, a coroutine function."""
+        return await call()
+
     def reply(self, value: Any) -> Any:
         """Return the reply to share, from the value of the original."""
         return value
@@ -299,7 +303,7 @@ def sharing(meet: Meets) -> Forms:
 
             async def ask() -> Any:
                 with met.asking():
-                    value = await original(self, *args, **kwargs)
+                    value = await met.awaited(functools.partial(original, self, *args, **kwargs))
                 return met.reply(value)
 
             return met.taken(await ashare(met.claimed, ask))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
@@ -74,3 +75,19 @@ def is_json(value: Any) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+_NAME, _VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_OF_THE_CLIENT = ("connection", "content-", "expect", "host", "transfer-", "upgrade", "x-stainless-")
+"""Beginnings of headers by which a client tells how it sends a request, or reads the reply."""
+
+
+def are_headers(value: Any) -> bool:
+    """Whether each client sends these as further headers of a request, and sends the request as it would without."""
+    return type(value) is dict and all(
+        type(name) is type(held) is str
+        and _NAME.fullmatch(name)
+        and _VALUE.fullmatch(held)
+        and not name.lower().startswith(_OF_THE_CLIENT)
+        for name, held in value.items()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,8 +49,8 @@ def running(
 class _Asker(LlamaIndexAsker):
     """Adds further frameworks to LlamaIndex."""
 
-    def __init__(self, others: Asker, *, is_async: bool, reports: Callable[[Any, Hashable], bool]) -> None:
-        super().__init__(is_async=is_async, reports=reports)
+    def __init__(self, others: Asker, **settings: Any) -> None:
+        super().__init__(**settings)
         self._others = others
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:

@@ -35,6 +35,7 @@ from llama_index.core.indices.document_summary import DocumentSummaryIndex, Docu
 from llama_index.core.indices.document_summary import base as document_summary
 from llama_index.core.indices.keyword_table.base import KeywordTableIndex
 from llama_index.core.indices.list.retrievers import SummaryIndexLLMRetriever
+from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from llama_index.core.storage.kvstore import SimpleKVStore
 
@@ -43,6 +44,7 @@ from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.leaf import is_stock, is_stock_of
 from teola_plugin.adapters.llamaindex.known import is_local_docstore, is_plain_template, reads_any_choice
 from teola_plugin.adapters.llamaindex.models import is_model
+from teola_plugin.adapters.llamaindex.postprocessors import is_in_graph
 from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
 from teola_plugin.adapters.llamaindex.synthesizers import certain_requests
@@ -75,6 +77,23 @@ def _chooses(retriever: Any) -> bool:
     index = retriever._index
     is_local = is_stock_of(index, "llama_index.core") and is_local_docstore(index.docstore)
     return is_plain and is_sure and is_local and is_model(retriever._llm)
+
+
+def _ranks(reranker: Any) -> bool:
+    """Whether the reranker only shows batches of nodes to a known model, which chooses some of each; see `_chooses`.
+
+    A graph with the reranker asks by itself.
+    """
+    reads = reranker._parse_choice_select_answer_fn
+    is_plain = is_harmless(reranker._format_node_batch_fn) and is_plain_template(reranker.choice_select_prompt)
+    is_sure = reads_any_choice(reads) or (is_harmless(reads) and not asks_outside(reranker))
+    return is_plain and is_sure and is_model(reranker.llm) and not is_in_graph(reranker)
+
+
+def _rankings(reranker: Any, nodes: Sequence[NodeWithScore], *args: Any, **kwargs: Any) -> Iterator[list[Asked]]:
+    if _are_plain(each.node for each in nodes):
+        rank = partial(stand_in(reranker)._postprocess_nodes, nodes, *args, **kwargs)
+        yield rehearse(rank, decoding=repeat(""))
 
 
 def _is_kept_here(docstore: Any) -> bool:
@@ -146,6 +165,7 @@ def _summarizes_levels(builder: Any) -> bool:
 LOOPS = (
     _Loop(DocumentSummaryIndexLLMRetriever, "_retrieve", _chooses),
     _Loop(SummaryIndexLLMRetriever, "_retrieve", _chooses),
+    _Loop(LLMRerank, "_postprocess_nodes", _ranks, _rankings),
     _Loop(TitleExtractor, "get_title_candidates", lambda extractor: is_model(extractor.llm)),
     _Loop(KeywordTableIndex, "_add_nodes_to_index", _extracts, _keywords),
     _Loop(DocumentSummaryIndex, "_add_nodes_to_index", lambda index: True, _summaries),

@@ -11,14 +11,17 @@ A call from a coroutine goes through `_achat`, on the caller's loop, where the m
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
@@ -37,6 +40,8 @@ from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.seams import Session, active, current
 from teola_plugin.value_keys import value_key
+
+T = TypeVar("T")
 
 SYNC = ("_chat", "_complete")
 ASYNC = ("_achat", "_acomplete")
@@ -176,6 +181,50 @@ def is_stream(payload: Any) -> bool:
     return isinstance(payload, Foreign) and isinstance(payload.call, _Request) and payload.call.method in STREAMS
 
 
+_is_beside_loops: ContextVar[bool] = ContextVar("teola_beside_loops", default=False)
+
+
+def beside_loops(act: Callable[[], T]) -> T:
+    """Return the result of a function that runs coroutines on an event loop of its own, beside the caller's.
+
+    A model's asynchronous client belongs to one event loop, so models are asked by their synchronous clients.
+    """
+    token = _is_beside_loops.set(True)
+    try:
+        return act()
+    finally:
+        _is_beside_loops.reset(token)
+
+
+def has_clients_alike(llm: Any) -> bool:
+    """Whether both clients of an intercepted model are those that LlamaIndex makes of its fields."""
+    from llama_index.llms.openai import OpenAI
+
+    makers = ("_get_client", "_get_aclient", "_get_credential_kwargs")
+    if any(in_mro(type(llm), name) is not in_mro(OpenAI, name) or name in vars(llm) for name in makers):
+        return False
+    given = llm._get_credential_kwargs()
+    if llm._http_client is not None or llm._async_http_client is not None:
+        return False
+    return all(client is None or _is_made_of(given, client) for client in (llm._client, llm._aclient))
+
+
+def _is_made_of(given: dict[str, Any], client: Any) -> bool:
+    sdk = sys.modules["openai"]
+    wrapper = type(client._client).__name__  # the SDK's own, unless the user gave another
+    return (
+        type(client) in (sdk.OpenAI, sdk.AsyncOpenAI)
+        and wrapper in ("SyncHttpxClientWrapper", "AsyncHttpxClientWrapper")
+        and client.api_key == given["api_key"]
+        and str(client.base_url).rstrip("/") == str(given["base_url"]).rstrip("/")
+        and (client.max_retries, client.timeout) == (given["max_retries"], given["timeout"])
+        and dict(client._custom_headers) == (given["default_headers"] or {})
+        and not client._custom_query
+        and client.organization == os.environ.get("OPENAI_ORG_ID")
+        and client.project == os.environ.get("OPENAI_PROJECT_ID")
+    )
+
+
 def _completion(response: Any) -> Completion:
     text = response.message.content if isinstance(response, ChatResponse) else response.text
     return Completion(text or "", raw=response)
@@ -207,6 +256,14 @@ class _Answer(Met):
     def asking(self) -> AbstractContextManager[Any]:
         """See `Met.asking`."""
         return active(None)
+
+    async def awaited(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """See `Met.awaited`."""
+        if not _is_beside_loops.get():
+            return await call()
+        request = self.request
+        original = _originals[f"_{request.method.removeprefix('_a')}"]
+        return await asyncio.to_thread(original, request.llm, *request.args, **request.kwargs)
 
     def reply(self, value: Any) -> Completion:
         """See `Met.reply`."""

@@ -61,7 +61,8 @@ class OwnRun:
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
     call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
     component or workflow with the function, and other functions that are read. `make_asker`: makes the asker of a
-    reading. `is_beside`: other code of the pipeline may run at the same time.
+    reading. `is_beside`: other code of the pipeline may run at the same time. `runs_loops`: no event loop runs in the
+    thread of the run, so that stock code there runs one where it calls coroutines of its own.
     """
 
     program: Program
@@ -77,6 +78,7 @@ class OwnRun:
     roots: Sequence[Any] = ()
     make_asker: Callable[..., LlamaIndexAsker] = LlamaIndexAsker
     is_beside: bool = True
+    runs_loops: bool = field(default_factory=lambda: asyncio._get_running_loop() is None)
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -108,7 +110,9 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = self.make_asker(is_async=self.is_async, reports=self._told.reports)
+        asker = self._asker = self.make_asker(
+            is_async=self.is_async, reports=self._told.reports, runs_loops=self.runs_loops
+        )
 
         def program(run: Run) -> None:
             asker.begin()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
+from weakref import WeakValueDictionary
 
 from llama_index.core.postprocessor import (
     LLMRerank,
@@ -36,6 +37,15 @@ from teola_plugin.engines import Foreign
 
 Nodes = list[NodeWithScore]
 PURE_POSTPROCESSORS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
+
+
+_in_graphs: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The LLM rerankers by id whose prompts some graph asks for."""
+
+
+def is_in_graph(reranker: object) -> bool:
+    """Whether a graph asks for the prompts of an LLM reranker."""
+    return _in_graphs.get(id(reranker)) is reranker
 
 
 def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str, query: str) -> str:
@@ -102,6 +112,7 @@ def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> s
         return outcome(lambda: double._postprocess_nodes(fresh(nodes), QueryBundle(query)), decoding=answers)
 
     first = asked("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)])[0]
+    _in_graphs[id(reranker)] = reranker
     draft.rely_on(reranker, reranker.llm)
     mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
     prompt_list = draft.call("choices", "rehearse_choices", prompts, query, nodes, *mode, depth=1, is_rehearsal=True)

@@ -19,6 +19,7 @@ from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.handlers import noted_by
+from teola_plugin.adapters.llamaindex.judges import Judges, is_made_here
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
 from teola_plugin.adapters.llamaindex.reading_models import (
@@ -49,21 +50,23 @@ _OF_SETTINGS = {"llm": "_llm", "embed_model": "_embed_model"}
 
 
 class LlamaIndexAsker:
-    """Implements `asking.Asker` for one call. `is_async`: whether the call has an event loop. `reports`: see `Parts`.
+    """Implements `asking.Asker` for one call. `is_async`: whether the call has an event loop. More: see `Parts`.
 
     `reached`: how often components of the user's own classes were read, by their ids, in the evaluation that came
     furthest.
     """
 
     def __init__(
-        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False
-    ) -> None:
+        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False,
+        runs_loops: bool = False,
+    ) -> None:  # fmt: skip
         self.reached: Counter[int] = Counter()
         self._here: Counter[int] = Counter()
         self._is_async = is_async
         self._models = Models()
-        self._parts = Parts(is_async=is_async, reports=reports)
+        self._parts = Parts(is_async=is_async, reports=reports, runs_loops=runs_loops)
         self._indexes = Indexes()
+        self._judges = Judges()
         self._contexts = Contexts()
         self.heard: set[Hashable] = set(noted_by(handlers_of()))
         self._hearing: dict[int, Any] = {}
@@ -177,6 +180,9 @@ class LlamaIndexAsker:
             return web_clients.made(run, cls, args, kwargs)
         if sdk_clients.is_client_class(cls):
             return sdk_clients.made(run, cls, tuple(args), kwargs)
+        if is_made_here(cls):
+            llm = None if "llm" in kwargs else _of_settings(run, "llm")
+            return self._judges.make(cls, args, kwargs, llm)
         return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:

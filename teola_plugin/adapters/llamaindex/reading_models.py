@@ -14,7 +14,7 @@ from llama_index.core.base.llms.types import ChatMessage, ChatResponse, Completi
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters.llamaindex.known import is_plain_template
-from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model, is_stream
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_foreign, is_model, is_stream
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.exchange import MARK, Exchange
@@ -23,7 +23,7 @@ from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
 from teola_plugin.adapters.rehearsal import outcome, rehearse
-from teola_plugin.adapters.service import is_json
+from teola_plugin.adapters.service import are_headers, is_json
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -69,7 +69,7 @@ class Models:
             if is_kept:
                 self._asked[key] = found
         value = run.ask(found)
-        if not _is_sent(name, given, named):
+        if not _is_sent(llm, name, given, named):
             run.raises()
         return value
 
@@ -108,20 +108,29 @@ def _request(
     )  # fmt: skip
 
 
-def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether no client refuses the request: a text, or messages of texts, and no further arguments.
+def _is_sent(llm: Any, name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether no client refuses the request: a text, or messages of texts, and settings that each client takes.
 
     `formatted`, which says that a text needs no template of the model, is not sent.
     """
     if name not in ("complete", "chat"):
         return True
-    is_told = name == "complete" and type(named.get("formatted")) is bool
-    asked = [*given, *(value for key, value in named.items() if not (is_told and key == "formatted"))]
+    kept = {"extra_headers", *_SETTINGS} if is_foreign(llm) else set[str]()
+    if name == "complete" and type(named.get("formatted")) is bool:
+        kept.add("formatted")
+    settings = {key: value for key, value in named.items() if key in _SETTINGS}
+    if not (is_json(settings) and are_headers(named.get("extra_headers", {}))):
+        return False
+    asked = [*given, *(value for key, value in named.items() if key not in kept)]
     if name == "complete":
         return len(asked) == 1 and type(asked[0]) is str and is_json(asked)
     messages = asked[0] if len(asked) == 1 and type(asked[0]) is list else [None]
     blocks = [block for each in messages for block in (each.blocks if type(each) is ChatMessage else [None])]
     return all(type(block) is TextBlock and is_json(block.text) for block in blocks)
+
+
+_SETTINGS = foreign.words("frequency_penalty max_tokens presence_penalty seed stop temperature top_p user")
+"""Arguments of a call that OpenAI's client takes for chats and for texts."""
 
 
 def _own(value: Any) -> Any:

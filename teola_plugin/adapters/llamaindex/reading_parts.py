@@ -19,7 +19,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
@@ -29,6 +29,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
+from teola_plugin.adapters.llamaindex.judges import kind_of_judge, may_judge_apart, never_raises, only_judges
 from teola_plugin.adapters.llamaindex.known import (
     answers_with_text,
     finds_text_nodes,
@@ -36,8 +37,8 @@ from teola_plugin.adapters.llamaindex.known import (
     is_embedder,
     is_store,
 )
-from teola_plugin.adapters.llamaindex.models import is_ours
-from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, plain_objects, reachable
+from teola_plugin.adapters.llamaindex.models import beside_loops, is_ours
+from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
@@ -99,13 +100,15 @@ class Parts:
 
     The value of a component with other possible effects is reported by the framework's own run, and so is the value of
     a component in which the framework's run is when reading goes on. `reports(component, key)`: whether the framework's
-    run reports the value of the latter.
+    run reports the value of the latter. `runs_loops`: whether the run is on no event loop, and may run one.
     """
 
     def __init__(
-        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False
-    ) -> None:
+        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False,
+        runs_loops: bool = False,
+    ) -> None:  # fmt: skip
         self._is_async = is_async
+        self._runs_loops = runs_loops
         self._reports = reports
         self._known: dict[int, tuple[Any, bool, Hashable | None]] = {}
 
@@ -128,13 +131,16 @@ class Parts:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
             is_safe = may_begin and not judges and _is_text_to_come([*args, *kwargs.values()])
-            return unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
+            found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
+            return _to_come(component, method, found) if may_begin else found
         if provider is not None and not all(
             type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]
         ):
             raise Barrier("it looks for what is no text")
-        if judges and not is_async and asks_models_of_others(component):  # a client belongs to one event loop
+        if judges and not is_async and not may_judge_apart(component, runs_loops=self._runs_loops):
             raise Barrier(f"it calls {method} of a {name}, which makes an event loop", f"await a{method}")
+        if judges and not only_judges(component):
+            raise Barrier(f"it calls {method} of a {name}, which may do more than ask")
         if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
             raise Barrier("it has judged what is no text")
         asked = value_key((given, named))
@@ -149,9 +155,13 @@ class Parts:
             run.begin_beside_unread()
         spec = EngineSpec("python", component, name, provider)
         act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
+        if judges and act is not None and not is_async:
+            act = functools.partial(beside_loops, act)
         op = "act" if may_begin else TOLD
-        key, may_raise = (op, source, method, asked), judges  # some evaluators cannot parse each reply
-        found = run.ask(Request(key, spec, op, None, {}, _same, "any", may_raise, source, name, act, is_async))
+        key, holds = (op, source, method, asked), EvaluationResult if judges else "any"
+        may_raise = judges and not never_raises(component, method, given, named)
+        place = kind_of_judge(component) if judges else source
+        found = run.ask(Request(key, spec, op, None, {}, _same, holds, may_raise, place, name, act, is_async))
         return _to_come(component, method, found) if may_begin and type(found) is Unknown else found
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:

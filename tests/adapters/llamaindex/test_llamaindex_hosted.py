@@ -449,18 +449,50 @@ def test_a_component_that_comes_with_an_event_is_asked_early(service: Service) -
 # --- arguments that are not sent -------------------------------------------------------------------------------------
 
 
-class Twice(CustomQueryEngine):
-    """Asks its model twice; `settings`: further arguments of the first time."""
+class Between(CustomQueryEngine):
+    """Asks its model before and after a question; `settings`: further arguments of the question."""
 
     llm: LLM
     settings: dict[str, Any]
 
     def custom_query(self, query_str: str) -> str:
-        return f"{self.llm.complete(query_str, **self.settings)} {self.llm.complete('last')}"
+        return (
+            f"{self.llm.complete('first')} {self.llm.complete(query_str, **self.settings)} {self.llm.complete('last')}"
+        )
 
 
 def test_a_text_that_needs_no_template_is_certain_to_be_sent(service: Service) -> None:
     asked_side_by_side(service, *_twice(service, {"formatted": True}))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"extra_headers": {"X-Title": "hives", "helicone-cache": "on, 1 day"}, "temperature": 0.2, "stop": ["x"]}, {}],
+)
+def test_settings_and_headers_are_certain_to_be_sent(service: Service, settings: dict[str, Any]) -> None:
+    asked_side_by_side(service, *_twice(service, settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"extra_headers": {"x-title": "Bienenstöcke"}},
+        {"extra_headers": {"x-title": "hives\nx: y"}},
+        {"extra_headers": {"x title": "hives"}},
+        {"extra_headers": {"x-title": 1}},
+        {"extra_headers": {"X-Stainless-Raw-Response": "true"}},
+        {"stop": ["\ud800"]},
+    ],
+    ids=str,
+)
+def test_nothing_is_asked_behind_settings_that_a_client_refuses(service: Service, settings: dict[str, Any]) -> None:
+    engine, *_ = _twice(service, settings)
+    service.lasts_s = 0.1
+    with counted(service) as original, pytest.raises(Exception) as raised:  # noqa: PT011 - of httpx, of h11
+        asked(engine, is_async=False)
+    with counted(service) as made, pytest.raises(raised.type):
+        asked(optimize(engine), is_async=False)
+    assert made == original
 
 
 def test_nothing_is_asked_behind_arguments_that_a_client_may_refuse(service: Service) -> None:
@@ -468,11 +500,11 @@ def test_nothing_is_asked_behind_arguments_that_a_client_may_refuse(service: Ser
     fast = optimize(engine)
     with counted(service) as made, pytest.raises(TypeError, match="no_such"):
         asked(fast, is_async=False)
-    assert not made
+    assert made == {"chat first": 1}
 
 
 def _twice(service: Service, settings: dict[str, Any]) -> Any:
-    engine = Twice(llm=chat(service), settings=settings)
+    engine = Between(llm=chat(service), settings=settings)
     return engine, QUESTION, "chat last", lambda app: str(app.query(QUESTION))
 
 

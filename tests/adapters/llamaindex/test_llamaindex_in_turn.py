@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from llama_index.core import (
@@ -27,7 +28,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
 from teola_plugin import optimize
@@ -35,7 +36,7 @@ from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.known import reads_any_choice
 from teola_plugin.api import optimized
 from teola_plugin.runtime.session.slots import Slots
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 from tests.support.llamaindex_comparing import Stage, same
 from tests.support.llamaindex_world import QUESTION, apart
 
@@ -70,6 +71,22 @@ def summarized(llm: Any) -> Any:
 
 def titled(llm: Any) -> Any:
     return TitleExtractor(llm=llm, nodes=3, node_template="Title of {context_str}")
+
+
+def _none_or_bad(answer: str, count: int, raise_error: bool = False) -> Any:
+    if answer:
+        raise ValueError("unreadable")
+    return [], []
+
+
+class Counted(TextNode):
+    """Counts how often it is shown."""
+
+    seen: ClassVar[int] = 0
+
+    def get_metadata_str(self, *args: Any, **given: Any) -> str:
+        Counted.seen += 1
+        return super().get_metadata_str(*args, **given)
 
 
 ACTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -120,11 +137,46 @@ def test_a_reranker_asks_for_all_batches_at_once(service: Service) -> None:
     engine = RetrieverQueryEngine(retriever, get_response_synthesizer(llm=llm), [reranker])
     with counted(service) as original:
         plain = apart(lambda: str(engine.query(QUESTION)))
+    fast = optimize(engine)
     service.holds, service.awaits = "text 0", "text 4"
     with counted(service) as made:
-        assert apart(lambda: str(optimize(engine).query(QUESTION))) == plain
+        assert apart(lambda: str(fast.query(QUESTION))) == plain
     assert not service.has_waited_in_vain
     assert made == original
+
+
+def ranked(llm: Any, **settings: Any) -> Callable[[Any], Any]:
+    """Return a function that makes a reranker of its own."""
+
+    def rank(given: list[TextNode]) -> Any:
+        reranker = LLMRerank(llm=llm, choice_batch_size=2, choice_select_prompt=CHOICE, **settings)
+        found = [NodeWithScore(node=each) for each in given]
+        return [each.node.text for each in reranker.postprocess_nodes(found, query_str=QUESTION)]
+
+    return rank
+
+
+def test_a_reranker_that_a_function_makes_asks_for_all_batches_at_once(service: Service) -> None:
+    report = asked_side_by_side(service, ranked(chat(service)), "no", "no", lambda rank: apart(rank, nodes()))
+    assert report.hits >= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "of"), [({"parse_choice_select_answer_fn": _none_or_bad}, TextNode), ({}, Counted)]
+)
+def test_a_reranker_with_code_of_the_users_asks_for_one_batch_at_a_time(
+    service: Service, settings: dict[str, Any], of: type[TextNode]
+) -> None:
+    given = [of(text=f"text {number}", id_=f"n{number}") for number in range(COUNT)]
+    rank = ranked(chat(service), **settings)
+    service.lasts_s, fast, seen = 0.1, optimize(rank), []
+    for app in (rank, fast):
+        Counted.seen, count = 0, len(service.asked)
+        with contextlib.suppress(ValueError):
+            apart(app, given)
+        seen.append((Counted.seen, len(service.asked) - count))
+    assert seen[0] == seen[1]
+    assert (seen[0][0] > 0) == (of is Counted)
 
 
 class Own(TitleExtractor):
