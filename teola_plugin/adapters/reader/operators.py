@@ -136,7 +136,8 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
     if name == "+" and holds_texts(run, a) and holds_texts(run, b):
         return run.unknown(a, b, holds="texts", is_safe=True)
     if name == "+" and _is_list(a) and _is_list(b):
-        return run.unknown(a, b, holds="list", is_safe=True)
+        over = a.over if type(a) is type(b) is Unknown and len(a.over) == 1 and a.over == b.over else ()
+        return Unknown("list", run.sources(a, b), over=over)
     _note_refused(run, _PLAIN[name], a, b)
     raise Undecided
 

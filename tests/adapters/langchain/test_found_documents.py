@@ -64,6 +64,10 @@ def part_of_them(world: World) -> Any:
     return texts_of(world.retriever.invoke("first")[:2]), world.said()
 
 
+def added(world: World) -> Any:
+    return texts_of(world.retriever.invoke("first") + world.retriever.invoke("second")), world.said()
+
+
 def with_metadata(world: World) -> Any:
     found = world.retriever.invoke("first")
     return [f"{each.metadata.get('source', '?')}: {each.page_content[:2]} {each.id}" for each in found], world.said()
@@ -74,7 +78,7 @@ def with_scores(world: World) -> Any:
     return [f"{each.page_content} ({score:.3f})" for each, score in found], world.said()
 
 
-@pytest.mark.parametrize("form", [joined, listed, in_a_loop, part_of_them, with_metadata, with_scores])
+@pytest.mark.parametrize("form", [joined, listed, in_a_loop, part_of_them, added, with_metadata, with_scores])
 def test_what_stands_behind_is_asked_beside_the_search(form: Callable[[World], Any], world: World) -> None:
     asked_side_by_side(world.service, form, "first", "last", partial(called, world=world))
 
