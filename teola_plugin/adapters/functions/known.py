@@ -96,9 +96,18 @@ def functions_of(pipeline: Any) -> dict[str, types.FunctionType]:
 def may_ask(pipeline: Any, functions: Iterable[types.FunctionType]) -> bool:
     """Whether the functions may make requests, by what they mention and what the object holds."""
     if plain_function(pipeline) is None or type(pipeline) is types.MethodType:
-        held = getattr(pipeline, "__self__", pipeline)
-        return any(map(_is_component, held_by([held]))) or any(map(_mentions_component, functions))
+        held = list(held_by([getattr(pipeline, "__self__", pipeline)]))
+        inner = [method for each in held for method in _methods_of(each)]
+        return any(map(_is_component, held)) or any(map(_mentions_component, [*functions, *inner]))
     return any(map(_may_ask, functions))
+
+
+def _methods_of(value: Any) -> list[types.FunctionType]:
+    """Return the methods of an object of a plain class of the user's."""
+    if _is_component(value) or foreign.is_class(value) or not foreign.has_plain_lookup(type(value)):
+        return []
+    spaces = [foreign.namespace_of(cls) for cls in foreign.mro_of(type(value)) if cls is not object]
+    return [each for space in spaces for each in space.values() if type(each) is types.FunctionType and _is_users(each)]
 
 
 def _may_ask(function: types.FunctionType) -> bool:

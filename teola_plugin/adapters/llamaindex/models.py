@@ -15,12 +15,12 @@ import asyncio
 import copy
 import os
 import sys
+import types
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FunctionType
 from typing import Any, TypeVar
 
 from llama_index.core.llms import ChatResponse
@@ -100,7 +100,7 @@ def is_of_package(method: Any) -> bool:
     method = without_replacements(method)
     if wrappers is not None and type(method) is wrappers.FunctionWrapper:
         return is_of_package(method._self_wrapper) and is_of_package(method.__wrapped__)
-    if type(method) is not FunctionType:
+    if type(method) is not types.FunctionType:
         return method is MISSING
     return method.__globals__.get("__name__", "").split(".")[0] in _PACKAGES
 
@@ -198,10 +198,11 @@ def beside_loops(act: Callable[[], T]) -> T:
 
 def has_clients_alike(llm: Any) -> bool:
     """Whether both clients of an intercepted model are those that LlamaIndex makes of its fields."""
-    from llama_index.llms.openai import OpenAI
-
+    published = vars(sys.modules.get("llama_index.llms.openai", types)).get("OpenAI")
     makers = ("_get_client", "_get_aclient", "_get_credential_kwargs")
-    if any(in_mro(type(llm), name) is not in_mro(OpenAI, name) or name in vars(llm) for name in makers):
+    if published is None or not isinstance(llm, published):
+        return False
+    if any(in_mro(type(llm), name) is not in_mro(published, name) or name in vars(llm) for name in makers):
         return False
     given = llm._get_credential_kwargs()
     if llm._http_client is not None or llm._async_http_client is not None:

@@ -701,3 +701,32 @@ def test_the_stance_leaves_a_function_alone(service: Service, monkeypatch: pytes
     monkeypatch.setenv("TEOLA_STANCE", "original")
     assert fast("a", parts=1) == "<<a 0 plain>>"
     assert not optimized(fast).reports
+
+
+class Speaker:
+    def __init__(self, role: str) -> None:
+        self.role, self.said = role, list[str]()
+
+    def say(self, text: str) -> str:
+        said = SPEAKING[0].invoke(f"{self.role}: {text}").content
+        self.said.append(said)
+        return str(said)
+
+
+class Debate:
+    """Holds objects whose methods ask."""
+
+    def __init__(self) -> None:
+        self.speakers = [Speaker("pro"), Speaker("con"), Speaker("last")]
+
+    def run(self, text: str) -> list[str]:
+        return [each.say(text) for each in self.speakers]
+
+
+SPEAKING: list[Any] = []
+
+
+def test_an_object_whose_objects_ask_is_a_pipeline() -> None:
+    with served() as service:
+        SPEAKING[:] = [ChatOpenAI(model="m", base_url=service.url, api_key="x", max_retries=0)]
+        asked_side_by_side(service, Debate(), "pro", "last", lambda app: app.run("hives"))
