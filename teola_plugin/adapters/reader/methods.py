@@ -262,7 +262,7 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
         given = type(args[0])
         if given is kind or (name == "extend" and given is tuple):
             return None
-    if name in ("add", "discard") and len(args) == 1 and type(args[0]) in (str, int, bool, float, type(None)):
+    if name in ("add", "discard") and len(args) == 1 and (args[0] is None or holds_of(args[0]) in HASHED):
         return None
     check = taking.hashed if kind in (set, Counter) else taking.paired if isinstance_of(value, dict) else None
     for each in args:

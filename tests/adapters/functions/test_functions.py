@@ -723,10 +723,21 @@ class Debate:
         return [each.say(text) for each in self.speakers]
 
 
+class Collector:
+    def __init__(self) -> None:
+        self.seen = set[str]()
+
+    def run(self, text: str) -> int:
+        for each in ("pro", "con", "last"):
+            self.seen.add(SPEAKING[0].invoke(f"{each}: {text}").content)
+        return len(self.seen)
+
+
 SPEAKING: list[Any] = []
 
 
-def test_an_object_whose_objects_ask_is_a_pipeline() -> None:
+@pytest.mark.parametrize("make", [Debate, Collector])
+def test_objects_that_keep_what_is_said_are_pipelines(make: Callable[[], Any]) -> None:
     with served() as service:
         SPEAKING[:] = [ChatOpenAI(model="m", base_url=service.url, api_key="x", max_retries=0)]
-        asked_side_by_side(service, Debate(), "pro", "last", lambda app: app.run("hives"))
+        asked_side_by_side(service, make(), "pro", "last", lambda app: app.run("hives"))
