@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -260,12 +261,30 @@ def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
 def _finds_own(component: Any) -> bool:
     """Whether a search returns the component's own documents, so that changed documents are found changed later."""
     if foreign.is_kind_of(component, VectorStore):
-        return faiss_stores.is_faiss(component)
+        return faiss_stores.is_faiss(component) or (_is_in_memory(component) and not _holds_plain(component))
     if not foreign.is_kind_of(component, BaseRetriever):
         return False
     held = foreign.own_attributes(component) or {}
     inner = [*held.get("retrievers", ()), *(held[each] for each in ("vectorstore", "base_retriever") if each in held)]
     return _is_bm25(component) or any(map(_finds_own, inner))
+
+
+MOST_DOCUMENTS = 10_000
+"""Documents of a store in memory whose metadata is looked at: some 2 ms."""
+
+_PLAIN = frozenset(map(id, foreign.ATOMS))
+
+
+def _holds_plain(store: Any) -> bool:
+    """Whether the metadata in a store in memory holds plain values alone: others are found as the store's own."""
+    rows = list(store.store.values())
+    if len(rows) > MOST_DOCUMENTS or not all(type(each) is dict for each in rows):
+        return False
+    about = [each.get("metadata") for each in rows]
+    if not all(type(each) is dict for each in about):
+        return False
+    held = itertools.chain.from_iterable([list(each.values()) for each in about])
+    return _PLAIN.issuperset(map(id, map(type, held)))
 
 
 def _kept_as_found(run: Run, found: Any) -> Any:

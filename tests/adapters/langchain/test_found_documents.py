@@ -238,5 +238,52 @@ def test_a_search_sees_what_the_program_changes_before(change: Callable[[World],
     for each in (app, fast, fast):
         reset()
         with counted(world.service) as asked:
-            found.append((each(world), dict(asked)))
+            said = each(world)
+        found.append((said, asked))
+    assert found[1] == found[2] == found[0]
+
+
+# --- what else a store in memory holds -------------------------------------------------------------------------------
+
+
+class Unsure:
+    """Like a missing value of pandas'."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("neither true nor false")
+
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+def by_truth(world: World) -> Any:
+    return [each.metadata.get("kept") and each.id for each in world.retriever.invoke("first")], world.said()
+
+
+def by_text(world: World) -> Any:
+    return [f"{each.metadata.get('kept')}" for each in world.retriever.invoke("first")], world.said()
+
+
+def changed_twice(world: World) -> Any:
+    for each in world.retriever.invoke("first"):
+        each.metadata.get("kept", []).append("seen")
+    return world.llm.invoke(str([each.metadata for each in world.retriever.invoke("last")])).content
+
+
+@pytest.mark.parametrize("form", [by_truth, by_text, changed_twice])
+def test_of_values_of_other_kinds_nothing_is_known(form: Callable[[World], Any], world: World) -> None:
+    def reset() -> None:
+        for each in world.store.store.values():
+            each["metadata"]["kept"] = [] if form is changed_twice else Unsure()
+
+    fast, found = optimize(form), list[Any]()
+    world.service.lasts_s = 0.1
+    for app in (form, fast, fast):
+        reset()
+        with counted(world.service) as asked:
+            try:
+                said = app(world)
+            except TypeError as e:
+                said = repr(e)
+        found.append((said, asked))
     assert found[1] == found[2] == found[0]
