@@ -162,6 +162,8 @@ class Parts:
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
         found = run.ask(Request(key, spec, op, None, {}, _same, holds, may_raise, place, name, act, is_async))
+        if type(found) is not Unknown:
+            _fix_shared(run, found, method)
         return _to_come(component, method, found) if may_begin and type(found) is Unknown else found
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
@@ -176,6 +178,16 @@ class Parts:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _fix_shared(run: Run, found: Any, method: str) -> None:
+    """Forbid changes of lists and dicts in the metadata of found nodes: a store in memory holds the same objects."""
+    todo = [(found, False)] if method.removeprefix("a") in ("retrieve", "query") else []
+    while todo:
+        part, is_held = todo.pop()
+        if is_held and type(part) in (list, dict, set):
+            run.fix(part)
+        todo += [(each, is_held or type(part) is dict) for each in run.parts(part)]
 
 
 def _to_come(component: Any, method: str, found: Unknown) -> Unknown:

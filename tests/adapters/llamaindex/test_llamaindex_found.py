@@ -209,3 +209,23 @@ def test_of_other_engines_nothing_is_known(other: str, world: World) -> None:
         with counted(world.service) as asked, pytest.raises(Exception):  # noqa: B017, PT011
             app()
         assert "chat last" not in asked
+
+
+def test_what_a_store_shares_with_found_nodes_is_read_up_to_a_change(world: World) -> None:
+    """Nodes are made for each search, but with the lists that the store holds."""
+    retriever, llm = world.of_nodes(TextNode(text="text", metadata={"kept": []})), world.llm
+    (row,) = retriever._docstore._kvstore._collections_mappings["docstore/data"].values()
+
+    def app() -> Any:
+        for each in retriever.retrieve("first"):
+            each.metadata["kept"].append("seen")
+        return llm.complete(str([each.metadata for each in retriever.retrieve("last")])).text
+
+    fast, found = optimize(app), list[Any]()
+    world.service.lasts_s = 0.1
+    for each in (app, fast, fast):
+        row["__data__"]["metadata"]["kept"].clear()
+        with counted(world.service) as asked:
+            said = each()
+        found.append((said, asked))
+    assert found[1] == found[2] == found[0]
