@@ -39,6 +39,7 @@ class Request:
     the call, inside of the session. The result replaces the engine's reply. `is_async`: `act` is a coroutine function.
     `op` is "act", unless the function makes a single request, that of `spec`, `op`, `payload` and `settings`.
     `may_pass(self, other)`: whether the request may be sent while an earlier one is under way (None: any of them).
+    `shares`: `act` makes one request, and returns objects of the component's own, which the program may change.
     """
 
     key: Hashable
@@ -54,6 +55,7 @@ class Request:
     act: Callable[[], Any] | None = None
     is_async: bool = False
     may_pass: Callable[[Request, Request], bool] | None = None
+    shares: bool = False
 
     @property
     def has_own_requests(self) -> bool:

@@ -318,12 +318,13 @@ class Prediction:
         made = self._listener.made(where, since)
         if not made or self._accounted.get(where) == (since, len(made)):
             return False
-        if any(request.op == "act" for request in self._found.values()):
+        acts = [request for request in self._found.values() if request.op == "act"]
+        if acts and not any(each.shares for each in acts):
             return False
         for number, request in self._found.items():
-            if number not in self._keys:
+            if number not in self._keys and request.op != "act":
                 self._keys[number] = request_key(request.spec, request.op, request.payload, request.settings)
-        if not Counter(key() for key in made) <= Counter(self._keys.values()):
+        if (Counter(key() for key in made) - Counter(self._keys.values())).total() > len(acts):
             return True
         self._accounted[where] = since, len(made)  # requests that were found stay found
         return False

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from langchain_community.vectorstores import FAISS
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -53,6 +54,17 @@ def search(service: Service) -> tuple[Any, Callable[[str], Any], str, Any]:
     return client, client.search, "base_url", service.url + "/other"
 
 
+def late(changed: threading.Event, begin: Callable[..., Any]) -> Callable[..., Any]:
+    def begin_late(work: Callable[[], Any], *more: Any) -> Any:
+        def read() -> None:
+            changed.wait(5)
+            work()
+
+        return begin(read, *more)
+
+    return begin_late
+
+
 @pytest.mark.parametrize("has_found", [False, True])  # what a search makes beside the call is compared with nothing
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("kind", [chat, llama, search])
@@ -72,16 +84,6 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
                 component.temperature = later
         changed.set()
 
-    def late(begin: Callable[..., Any]) -> Callable[..., Any]:
-        def begin_late(work: Callable[[], Any], *more: Any) -> Any:
-            def read() -> None:
-                changed.wait(5)
-                work()
-
-            return begin(read, *more)
-
-        return begin_late
-
     def answer(text: str) -> Any:
         if has_found:
             retriever.invoke(text)
@@ -98,9 +100,38 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
         service.lasts_s = 0.1
         with monkeypatch.context() as patched:
             for each in ("begin_reading", "begin"):
-                patched.setattr(background, each, late(getattr(background, each)))
+                patched.setattr(background, each, late(changed, getattr(background, each)))
             app.invoke("hives") if is_chain else app("hives")
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3 + has_found
     assert asked[1] == asked[2] == asked[0]
     assert optimized(fast).reports[-1].wasted == 0
+
+
+def test_a_late_reading_does_not_look_for_documents_that_the_program_has_changed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: Any = {"base_url": service.url, "api_key": "x", "max_retries": 0}
+    llm, embeddings = ChatOpenAI(model="m", **own), OpenAIEmbeddings(**own, check_embedding_ctx_length=False)
+    store, changed = FAISS.from_texts(["hive"], embeddings, metadatas=[{"n": 1}]), threading.Event()
+
+    def answer(text: str) -> Any:
+        found = store.similarity_search(text)
+        first = llm.invoke(str([each.metadata for each in found])).content
+        for each in found:
+            each.metadata["seen"] = True
+        changed.set()
+        return first, llm.invoke("2").content, llm.invoke("3").content
+
+    fast, asked = optimize(answer), list[Counter[str]]()
+    for app in (answer, fast, fast):
+        next(iter(store.docstore._dict.values())).metadata.pop("seen", None)
+        changed.clear()
+        service.requests.clear()
+        service.lasts_s = 0.1
+        with monkeypatch.context() as patched:
+            for each in ("begin_reading", "begin"):
+                patched.setattr(background, each, late(changed, getattr(background, each)))
+            app("hives")
+        asked.append(Counter(service.requests))
+    assert asked[1] == asked[2] == asked[0]
