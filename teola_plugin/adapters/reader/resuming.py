@@ -53,7 +53,9 @@ from teola_plugin.value_keys import is_comparable, value_key
 OPERATIONS = 20_000
 """Parts of values that are copied a second time."""
 
-LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir", "f_locals"})
+LOOKING = frozenset({
+    "locals", "vars", "eval", "exec", "dir", "f_locals", "getrefcount", "get_referrers", "get_objects",
+})  # fmt: skip
 """Names by which functions get the variables of a frame, where the copies would show."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
@@ -102,3 +103,17 @@ def test_the_first_call_goes_on_behind_what_is_not_read(
         assert call("hives") == said
     assert asked == original
     assert optimized(fast).reports[-1].hits >= 3
+
+
+def test_references_are_counted_as_without(service: Service) -> None:
+    llm = ChatOpenAI(model="m", base_url=service.url, api_key="x", max_retries=0)
+
+    def answer(text: str) -> Any:
+        with open(os.devnull):
+            rows = [text]
+        said = [llm.invoke(f"{text} {n}").content for n in range(3)]
+        return said, sys.getrefcount(rows)
+
+    fast = optimize(answer)
+    service.lasts_s = 0.05
+    assert answer("hives") == fast("hives") == fast("hives") == fast("hives")
