@@ -184,7 +184,8 @@ class Listener:
             self._note_reach(passed)
             with self._lock:
                 self._passed[number] = passed
-            self.on_news()
+            if stop is not None:  # else the reading, which has not come to any stop yet, will look
+                self.on_news()
         return True
 
     def _note_reach(self, passed: Passed) -> Notes:

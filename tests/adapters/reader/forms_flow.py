@@ -136,7 +136,7 @@ def dependent_asks(state: State) -> Any:
     return {"out": LLM.invoke("improve " + draft).content}
 
 
-@form(2)
+@form(3)
 def retrieved(state: State) -> Any:
     documents = RETRIEVER.invoke(state["question"])
     context = "\n".join(doc.page_content for doc in documents)
