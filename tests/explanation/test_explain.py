@@ -275,9 +275,7 @@ def test_a_function_in_a_chain_is_shown_with_how_far_it_was_read() -> None:
         rows = database.execute("select 1").fetchall()
         return str([model.invoke(f"{given['q']} {row}").content for row in rows])
 
-    behind = (
-        r"(read up to|.*read on behind) [^:]+:\d+, where it uses execute"  # the first call may be read to its end, too
-    )
+    behind = r"(read up to|.*read on behind) [^:]+:\d+, where it uses execute"
     for function, found in ((asks, "read whole; 2 req"), (looks_up, behind)):
         chain = optimize(RunnableLambda(function) | model | StrOutputParser())
         assert "not read yet" in explain(chain)
