@@ -477,6 +477,7 @@ def _is_of_package(owner: Any) -> bool:
 
 
 def is_class_of_others(cls: type) -> bool:
+    """Whether a class is of an installed package, of the standard library, or ours."""
     name = foreign.module_of(cls)
     module = sys.modules.get(name)
     return _is_of_others(module.__dict__.get("__file__") if type(module) is types.ModuleType else None, name)

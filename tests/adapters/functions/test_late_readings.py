@@ -17,8 +17,8 @@ from llama_index.llms.openai import OpenAI
 from tavily import TavilyClient
 
 from teola_plugin import optimize, optimized
-from teola_plugin.runtime.session import background
 from tests.support.hosted_service import Service, served
+from tests.support.late_readings import late_until
 
 
 class Told(Service):
@@ -54,22 +54,11 @@ def search(service: Service) -> tuple[Any, Callable[[str], Any], str, Any]:
     return client, client.search, "base_url", service.url + "/other"
 
 
-def late(changed: threading.Event, begin: Callable[..., Any]) -> Callable[..., Any]:
-    def begin_late(work: Callable[[], Any], *more: Any) -> Any:
-        def read() -> None:
-            changed.wait(5)
-            work()
-
-        return begin(read, *more)
-
-    return begin_late
-
-
 @pytest.mark.parametrize("has_found", [False, True])  # what a search makes beside the call is compared with nothing
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("kind", [chat, llama, search])
 def test_a_late_reading_asks_for_nothing_with_settings_of_later(
-    kind: Callable[[Service], Any], is_chain: bool, has_found: bool, service: Service, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[Service], Any], is_chain: bool, has_found: bool, service: Service
 ) -> None:
     component, ask, name, later = kind(service)
     embeddings = OpenAIEmbeddings(base_url=service.url, api_key="x", max_retries=0, check_embedding_ctx_length=False)
@@ -98,9 +87,7 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
         changed.clear()
         service.requests.clear()
         service.lasts_s = 0.1
-        with monkeypatch.context() as patched:
-            for each in ("begin_reading", "begin"):
-                patched.setattr(background, each, late(changed, getattr(background, each)))
+        with late_until(changed):
             app.invoke("hives") if is_chain else app("hives")
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3 + has_found
@@ -109,7 +96,7 @@ def test_a_late_reading_asks_for_nothing_with_settings_of_later(
 
 
 def test_a_late_reading_does_not_look_for_documents_that_the_program_has_changed(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service,
 ) -> None:
     own: Any = {"base_url": service.url, "api_key": "x", "max_retries": 0}
     llm, embeddings = ChatOpenAI(model="m", **own), OpenAIEmbeddings(**own, check_embedding_ctx_length=False)
@@ -129,9 +116,7 @@ def test_a_late_reading_does_not_look_for_documents_that_the_program_has_changed
         changed.clear()
         service.requests.clear()
         service.lasts_s = 0.1
-        with monkeypatch.context() as patched:
-            for each in ("begin_reading", "begin"):
-                patched.setattr(background, each, late(changed, getattr(background, each)))
+        with late_until(changed):
             app("hives")
         asked.append(Counter(service.requests))
     assert asked[1] == asked[2] == asked[0]

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from openai import OpenAI
 from tavily import TavilyClient
 
 from teola_plugin import optimize, optimized
-from teola_plugin.runtime.session import background
 from tests.support.hosted_service import Service, served
+from tests.support.late_readings import late_until
 
 Kind = tuple[Callable[[str], Any], Callable[[int], None]]
 
@@ -101,20 +102,10 @@ def user(service: Service) -> Kind:
 
 @pytest.mark.parametrize("kind", [body, nested, bound, template, client, search, embeddings, user])
 def test_a_late_reading_asks_nothing_again_with_settings_changed_in_place(
-    kind: Callable[[Service], Kind], service: Service, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[Service], Kind], service: Service
 ) -> None:
     ask, put = kind(service)
     changed = threading.Event()
-
-    def late(begin: Callable[..., Any]) -> Callable[..., Any]:
-        def begin_late(work: Callable[[], Any], *more: Any) -> Any:
-            def read() -> None:
-                changed.wait(5)
-                work()
-
-            return begin(read, *more)
-
-        return begin_late
 
     def answer(text: str) -> Any:
         found = [ask(f"{text} 1")]
@@ -128,9 +119,7 @@ def test_a_late_reading_asks_nothing_again_with_settings_changed_in_place(
         put(0)
         changed.clear()
         service.requests.clear()
-        with monkeypatch.context() as patched:
-            for each in ("begin_reading", "begin") if is_late else ():
-                patched.setattr(background, each, late(getattr(background, each)))
+        with late_until(changed) if is_late else nullcontext():
             app("hives")
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3
