@@ -63,7 +63,7 @@ def asks_in_a_comprehension(state: State) -> Any:
     return {"out": [LLM.invoke(f"sum up {each}").content for each in state["documents"]]}
 
 
-@form(4)
+@form(5)
 def found_documents_in_a_loop(state: State) -> Any:
     found: list[Any] = []
     for each in state["documents"]:
@@ -71,7 +71,7 @@ def found_documents_in_a_loop(state: State) -> Any:
     return {"out": str(len(found))}
 
 
-@form(4)
+@form(5)
 def found_documents_added_in_a_loop(state: State) -> Any:
     found: list[Any] = []
     for each in state["documents"]:
@@ -93,7 +93,7 @@ def lines_of_replies_in_a_loop(state: State) -> Any:
     return {"out": "; ".join(lines)}
 
 
-@form(2)
+@form(5)
 def asks_about_each_found_in_a_nested_comprehension(state: State) -> Any:
     every = [LLM.invoke(one.page_content).content for each in state["documents"] for one in RETRIEVER.invoke(each)]
     return {"out": str(every)}
@@ -143,7 +143,7 @@ def retrieved(state: State) -> Any:
     return {"documents": documents, "out": LLM.invoke(f"{context}: {state['question']}").content}
 
 
-@form(2)
+@form(3)
 def searched(state: State) -> Any:
     documents = STORE.similarity_search(state["question"], k=2)
     return {"documents": [doc.page_content for doc in documents]}
