@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library, is_standard
+from teola_plugin.adapters.reader.notes import with_loaded
 from teola_plugin.adapters.reader.reach import CHANGING
 from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.adapters.source import FunctionNode, node_of
@@ -204,12 +205,9 @@ def _set_by(code: CodeType) -> frozenset[str]:
     """Return the attributes that a method sets of objects other than its own, and "setattr" if it calls that."""
     found = set[str]()
     for inner in _codes(code):
-        before: Any = None
-        for each in dis.get_instructions(inner):
+        for each, before in with_loaded(inner):
             if each.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in inner.co_varnames[:1]:
                 found.add(each.argval)
-            loaded = each.argval if "LOAD_FAST" in each.opname else None
-            before = loaded[-1] if type(loaded) is tuple else loaded
         found |= _SETTERS.intersection(inner.co_names) and {"setattr"}
     return frozenset(found)
 

@@ -106,8 +106,7 @@ def _methods_of(value: Any) -> list[types.FunctionType]:
     """Return the methods of an object of a plain class of the user's."""
     if _is_component(value) or foreign.is_class(value) or not foreign.has_plain_lookup(type(value)):
         return []
-    spaces = [foreign.namespace_of(cls) for cls in foreign.mro_of(type(value)) if cls is not object]
-    return [each for space in spaces for each in space.values() if type(each) is types.FunctionType and _is_users(each)]
+    return list(filter(_is_users, foreign.methods_of(type(value))))
 
 
 def _may_ask(function: types.FunctionType) -> bool:

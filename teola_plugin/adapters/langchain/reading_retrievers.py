@@ -197,10 +197,11 @@ def act(
     providers: Providers, function: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return the result of a component's method, which may be a coroutine function, as a request."""
-    run.require_unchanged(seen_by=None if foreign.is_kind_of(component, BaseTool) else component)
+    is_tool = foreign.is_kind_of(component, BaseTool)
+    run.require_unchanged(seen_by=None if is_tool else component)
     for each in _with_parts(component):
         run.require_as_set_before(each)
-    is_search = bool(providers) and not foreign.is_kind_of(component, BaseTool)
+    is_search = bool(providers) and not is_tool
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
@@ -226,7 +227,7 @@ def act(
     def begin() -> Any:
         return (aapart if is_async else apart)(way.context, lambda: bound(*given, **named))
 
-    may_raise = foreign.is_kind_of(component, BaseTool) and _may_refuse(component)
+    may_raise = is_tool and _may_refuse(component)
     request = Request(
         key, spec, "act", None, {}, _own, "any", may_raise, way.source, spec.name, begin, is_async, shares=finds_own
     )

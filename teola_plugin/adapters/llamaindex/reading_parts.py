@@ -263,14 +263,8 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
     clients = (*web_clients.loaded(), *sdk_clients.loaded())
     if len(reachable(component, (BaseEmbedding, VectorStoreIndex, *clients))) > 1:
         return True
-    methods = [each for held in plain_objects(component) for each in _methods_of(held)]
+    methods = [each for held in plain_objects(component) for each in foreign.methods_of(type(held))]
     return any(not is_harmless(value) for function in (*functions, *methods) for value in mentioned(function))
-
-
-def _methods_of(held: Any) -> list[types.FunctionType]:
-    """Return the methods of a plain object's class."""
-    spaces = [foreign.namespace_of(cls) for cls in foreign.mro_of(type(held))]
-    return [each for space in spaces for each in space.values() if type(each) is types.FunctionType]
 
 
 def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:

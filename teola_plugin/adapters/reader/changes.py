@@ -70,6 +70,11 @@ class Changes:
         """See `Place`."""
         return self.holds(key) and self.changed[key].is_shared  # type: ignore[index]
 
+    @property
+    def places(self) -> frozenset[Hashable]:
+        """The containers, and the dicts of attributes or globals, in which something is changed, by their ids."""
+        return frozenset(key[0] if type(key) is tuple else key for key in self.changed or ())
+
     def cell(self, key: Hashable) -> dict[str, Any]:
         """Return the stored value at a key; see `cells`."""
         return self.cells.setdefault(key, {})

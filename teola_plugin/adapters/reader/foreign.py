@@ -375,6 +375,11 @@ def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
     return is_data or (has_known_classes(kind) and is_library_class(kind))
 
 
+def methods_of(cls: type) -> list[types.FunctionType]:
+    """Return the plain functions in a class and its bases."""
+    return [each for one in mro_of(cls) for each in namespace_of(one).values() if type(each) is types.FunctionType]
+
+
 def is_library_class(cls: type) -> bool:
     """Whether a class is the object that the module, one of `LIBRARIES`, has under the class's name."""
     name = module_of(cls)

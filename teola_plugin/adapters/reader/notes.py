@@ -529,6 +529,15 @@ def _imported_by(code: types.CodeType, package: Any) -> Iterator[str]:
         before = [before[-1], each.argval]
 
 
+def with_loaded(code: types.CodeType) -> Iterator[tuple[dis.Instruction, Any]]:
+    """Yield the instructions of a function, each with the variable that the one before has loaded, if any."""
+    before: Any = None
+    for each in dis.get_instructions(code):
+        yield each, before
+        loaded = each.argval if "LOAD_FAST" in each.opname else None
+        before = loaded[-1] if type(loaded) is tuple else loaded
+
+
 def _stored_by(code: types.CodeType) -> Iterator[str]:
     """Yield the attributes, global names and variables of functions around that a function stores to.
 
@@ -537,11 +546,8 @@ def _stored_by(code: types.CodeType) -> Iterator[str]:
     is_making = code.co_name in ("__init__", "__post_init__")
     if (_GLOBALS | _ATTRIBUTES | _CELLS).isdisjoint(code.co_code[::2]):
         return
-    before: Any = None  # a variable that was loaded
-    for each in dis.get_instructions(code):
+    for each, before in with_loaded(code):
         is_to_new = is_making and each.opcode in _ATTRIBUTES and before in code.co_varnames[:1]
         is_outer = each.opcode in _CELLS and each.argval in code.co_freevars
         if is_outer or (each.opcode in _GLOBALS | _ATTRIBUTES and not is_to_new):
             yield each.argval
-        loaded = each.argval if "LOAD_FAST" in each.opname else None
-        before = loaded[-1] if type(loaded) is tuple else loaded

@@ -321,10 +321,8 @@ class Prediction:
         acts = [request for request in self._found.values() if request.op == "act"]
         if acts and not any(each.shares for each in acts):
             return False
-        for number, request in self._found.items():
-            if number not in self._keys and request.op != "act":
-                self._keys[number] = request_key(request.spec, request.op, request.payload, request.settings)
-        if (Counter(key() for key in made) - Counter(self._keys.values())).total() > len(acts):
+        found = [self._key_of(number, request) for number, request in self._found.items() if request.op != "act"]
+        if (Counter(key() for key in made) - Counter(found)).total() > len(acts):
             return True
         self._accounted[where] = since, len(made)  # requests that were found stay found
         return False
@@ -341,9 +339,14 @@ class Prediction:
         request = ask.request
         if not later or request.has_own_requests:
             return bool(later) and request.act is not None
-        key = request_key(request.spec, request.op, request.payload, request.settings)
         made = [key() for key in self._listener.made(ask.where)[: later[-1]]]
-        return made.count(key) <= ask.number - self._state.counts[request.key]
+        return made.count(self._key_of(ask.key, request)) <= ask.number - self._state.counts[request.key]
+
+    def _key_of(self, number: Hashable, request: Request) -> Hashable:
+        """Return the key of a request's reply at the engine, made once."""
+        if number not in self._keys:
+            self._keys[number] = request_key(request.spec, request.op, request.payload, request.settings)
+        return self._keys[number]
 
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         self._found.update((ask.key, ask.request) for ask in run.asks.values())

@@ -614,17 +614,16 @@ class Run(Heap):
         `seen_by`: an object of a library's that runs early, which sees only what it can reach.
         """
         changed = self.changes.changed or {}
-        is_seen = self.changes.number and (seen_by is None or self._is_reached(seen_by, changed))
+        is_seen = self.changes.number and (seen_by is None or self._is_reached(seen_by))
         if is_seen or self._is_beside_unread or any(place.is_shared for place in changed.values()):
             raise Barrier(self.changes.what or "it changes what it did not make")
 
-    def _is_reached(self, root: Any, changed: Mapping[Hashable, Any]) -> bool:
+    def _is_reached(self, root: Any) -> bool:
         """Whether an object can reach something that the program changes."""
         known = self._reached.get(id(root))
         if known is None or known[0] is not root:
             known = self._reached[id(root)] = root, reached(root)
-        places = {key[0] if type(key) is tuple else key for key in changed}
-        return known[1] is None or not places.isdisjoint(known[1])
+        return known[1] is None or not self.changes.places.isdisjoint(known[1])
 
     def require_settings_kept(self, client: Any, settings: Hashable) -> None:
         """Require that a client has the settings of the first reading, and the program stores none. Raises: Barrier.
@@ -634,7 +633,7 @@ class Run(Heap):
         own = foreign.own_attributes(client) or {}
         self.require_as_set_before(client)
         places = {id(own), *map(id, own.values())}
-        is_stored = any((key[0] if type(key) is tuple else key) in places for key in self.changes.changed or ())
+        is_stored = not self.changes.places.isdisjoint(places)
         if is_stored or self._settings.setdefault(id(client), (client, settings))[1] != settings:
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
