@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from teola_plugin import forks, loops
+from teola_plugin.effects import NOTHING, Assumed
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.finalizers import kept_off
@@ -277,17 +278,37 @@ class OwnRequest(Protocol):
 
 
 class Session(Protocol):
-    """One call of an optimized pipeline, from the view of the framework's code."""
+    """One call of an optimized pipeline, from the view of the framework's code.
+
+    What a session need not do has a default here: it runs nothing ahead and is told nothing.
+    """
+
+    assumed: Assumed = NOTHING
+    """The functions that adapters take for declared `@pure` while the session is current."""
+
+    is_at_rest: bool = False
+    """Whether the call leaves everything to the framework, since running ahead gained nothing lately."""
+
+    holds_engine_loop: bool = False
+    """Whether the call blocks the event loop of the engines, so that nobody may wait for an engine."""
+
+    sends_ahead: bool = False
+    """Whether `will_ask` sends anything."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the call is over."""
-        ...
+        """Whether the call is over. A session that is never closed lets no leaf compute by itself."""
+        return False
 
     @property
     def is_unheard(self) -> bool:
         """Whether the running code is not the framework's own run, so that callbacks, traces and logs are muted."""
-        ...
+        return False
+
+    @property
+    def wants_values(self) -> bool:
+        """Whether `observe` does anything."""
+        return True
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         """Return one reply per payload: an early request, or the same work submitted now as one request."""
@@ -302,24 +323,34 @@ class Session(Protocol):
         ...
 
     def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
-        """Return a request without a key, which no early request can answer; None once something has run ahead.
+        """Return a request without a key, which no early request can answer; None where one may have the reply.
 
         The request is counted, so the caller makes it.
         """
-        ...
+        return None
+
+    def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
+        """Send all requests at once that the framework's run is about to make in sequence."""
+        return
 
     def observe(self, component: object, value: Any) -> None:
         """Tell the run-ahead the value of a component which only the framework's run may compute."""
+        return
 
     def enter(self, component: object, value: Any) -> object | None:
         """Enter a part of the pipeline. Returns the prefetch scope for the input, or None if nothing runs ahead.
 
         The part then runs `inside` the scope, so that its observed values are told to no other scope.
         """
-        ...
+        return None
 
     def hold(self, hold: Hold) -> None:
         """Delay every early reply until the work of `hold` is over; `hold` is asked anew for each reply."""
+        return
+
+    def close(self) -> object:
+        """End the session: the call, or the function that ran ahead, has ended."""
+        return None
 
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
@@ -376,7 +407,8 @@ def inside(entered: object | None) -> Iterator[None]:
 
 def holds_engine_loop() -> bool:
     """Whether a wait for an engine here would stop the engines, in this thread or in a thread waiting for it."""
-    return loops.runs_engines() or getattr(_session.get(), "holds_engine_loop", False)
+    session = _session.get()
+    return loops.runs_engines() or (session is not None and session.holds_engine_loop)
 
 
 def is_unheard() -> bool:

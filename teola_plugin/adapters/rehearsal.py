@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from teola_plugin.engines import Completion, Delta, Done, EngineSpec
-from teola_plugin.seams import Hold, Reply, active, current
+from teola_plugin.seams import Reply, Session, active, current
 
 T = TypeVar("T")
 
@@ -36,10 +36,9 @@ class _Over(BaseException):
     """The end of a rehearsal. Not an `Exception`: synthesizers and retries swallow exceptions."""
 
 
-class _Rehearsal:
+class _Rehearsal(Session):
     """A session whose engines are answers, by operation; each answer is used once."""
 
-    is_closed = False
     is_unheard = True
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:
@@ -50,20 +49,8 @@ class _Rehearsal:
         self.asked += [Asked(spec, op, payload, dict(settings)) for payload in payloads]
         return [_reply(self._answer(op)) for _ in payloads]
 
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
-        """Return None: a rehearsal answers each request."""
-
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self.ask(spec, op, [payload], settings)[0], False
-
-    def observe(self, component: object, value: Any) -> None:
-        """Do nothing: a rehearsal reports no values."""
-
-    def enter(self, component: object, value: Any) -> None:
-        """Do nothing: a rehearsal reports no position."""
-
-    def hold(self, hold: Hold) -> None:
-        """Do nothing: a rehearsal waits for nothing."""
 
     def _answer(self, op: str) -> Any:
         for value in self._answers.get(op, ()):

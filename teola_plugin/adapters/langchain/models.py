@@ -54,7 +54,7 @@ from teola_plugin.adapters.methods import is_shared, without_replacements
 from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.service import hold_retries, service_of
-from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
+from teola_plugin.effects import ASSUMED, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
@@ -638,7 +638,7 @@ _SHARED_CHUNKS = sharing(_meet_chunks)
 
 
 def _is_plain(session: Session, model: Model) -> bool:
-    with assuming(getattr(session, "assumed", NOTHING)):
+    with assuming(session.assumed):
         return is_stateless(model)
 
 

@@ -45,7 +45,7 @@ def _listener(component: object) -> Session | None:
 
 
 def _report(session: Session, component: object, value: Any) -> None:
-    if getattr(session, "wants_values", True) and is_plain(value):
+    if session.wants_values and is_plain(value):
         session.observe(component, copied(value))
 
 

@@ -19,7 +19,7 @@ from teola_plugin.adapters.langchain.reading_models import require_readable
 from teola_plugin.adapters.langchain.sending import Sending
 from teola_plugin.adapters.langchain.watched import are_tokens_heard, hears_tokens, is_refusable, is_watched
 from teola_plugin.adapters.reader.values import Barrier
-from teola_plugin.effects import NOTHING, assuming
+from teola_plugin.effects import assuming
 from teola_plugin.seams import current
 
 _OF_LANGCHAIN = ("tags", "metadata", "run_name", "run_id")
@@ -42,22 +42,23 @@ def _at_once(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ask(model: Any, messages: Sequence[Any], stop: Any, callbacks: Any, kwargs: Mapping[str, Any]) -> None:
     session = current()
-    will_ask = getattr(session, "will_ask", None)
     config = {"callbacks": callbacks or []}
     if (var_child_runnable_config.get() or {}).get("max_concurrency") is not None:
         return
-    if will_ask is None or models.is_ours(model) or is_refusable(config) or is_watched(config) or kwargs.get("stream"):
+    if session is None or not session.sends_ahead or models.is_ours(model):
+        return
+    if is_refusable(config) or is_watched(config) or kwargs.get("stream"):
         return
     context = copy_context()
     if models.collects_chunks(model) and (hears_tokens(callbacks or []) or are_tokens_heard(context)):
         return
     rest = {"stop": stop, **{name: value for name, value in kwargs.items() if name not in _OF_LANGCHAIN}}
-    with contextlib.suppress(Barrier), assuming(getattr(session, "assumed", NOTHING)):
+    with contextlib.suppress(Barrier), assuming(session.assumed):
         require_readable(model)
         models.instrument_model(type(model))  # or each prompt would be asked twice
         spec = models.spec_of(model)
         calls = [models.foreign_call(model, each, False, rest, context) for each in _certain(model, messages, rest)]
-        will_ask([(spec, "decoding", call, {}) for call in calls])
+        session.will_ask([(spec, "decoding", call, {}) for call in calls])
 
 
 def _certain(model: Any, messages: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:

@@ -50,7 +50,7 @@ from teola_plugin.adapters.llamaindex.rehearsal import stand_in
 from teola_plugin.adapters.llamaindex.synthesizers import certain_requests
 from teola_plugin.adapters.reader.foreign import is_library_class
 from teola_plugin.adapters.reader.outlets import logs, prints
-from teola_plugin.adapters.rehearsal import Asked, is_rehearsing, rehearse
+from teola_plugin.adapters.rehearsal import Asked, rehearse
 from teola_plugin.engines import Foreign
 from teola_plugin.seams import current
 
@@ -205,9 +205,10 @@ def _is_known(loop: _Loop, component: Any) -> bool:
 
 
 def _ask(loop: _Loop, original: Callable[..., Any], component: Any, args: Any, kwargs: Any) -> None:
-    will_ask = getattr(current(), "will_ask", None)
-    if will_ask is None or is_rehearsing() or not _is_known(loop, component):
+    session = current()
+    if session is None or not session.sends_ahead or not _is_known(loop, component):
         return
+    will_ask = session.will_ask
     if loop.rounds is not None:
         with contextlib.suppress(Exception):
             _ask_rounds(will_ask, loop.rounds(component, *args, **kwargs))

@@ -123,7 +123,7 @@ def _reading(
 ) -> contextlib.AbstractContextManager[None]:
     """Begin reading a step. LlamaIndex passes all arguments by name; other calls run the step unchanged."""
     session = current()
-    if session is None or getattr(session, "is_at_rest", False) or args:
+    if session is None or session.is_at_rest or args:
         return contextlib.nullcontext()
     try:
         return entered(steps.workflow, step_run(steps, name, kwargs))

@@ -215,15 +215,14 @@ class _Notes:
     is_over: bool = False
 
 
-class _Noting:
-    """Implements `seams.Session` for the run on the thread."""
+class _Noting(Session):
+    """The session of the run on the thread, never closed: the run must not go on to the models themselves."""
 
-    is_closed = False  # or the run would go on to the models themselves
     is_unheard = True
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
-        self.assumed = getattr(notes.session, "assumed", None)
+        self.assumed = notes.session.assumed
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         keys = [self._key(spec, op, payload, settings) for payload in payloads]
@@ -232,9 +231,6 @@ class _Noting:
             self._notes.replies[key].append((reply, False))
         return replies
 
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
-        """Return None: the run on the loop finds the reply by its key."""
-
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         key = self._key(spec, op, payload, settings)
         reply, is_mine = self._session().claim(spec, op, payload, settings)
@@ -242,8 +238,7 @@ class _Noting:
         return reply, is_mine
 
     def will_ask(self, asked: Sequence[Any]) -> None:
-        if (tell := getattr(self._session(), "will_ask", None)) is not None:
-            tell(asked)
+        self._session().will_ask(asked)
 
     def observe(self, component: object, value: Any) -> None:
         self._session().observe(component, value)
@@ -269,13 +264,13 @@ class _Noting:
         return self._notes.session
 
 
-class _Replay:
-    """Implements `seams.Session` for the run on the loop."""
+class _Replay(Session):
+    """The session of the run on the loop."""
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
         self._session = notes.session
-        self.assumed = getattr(notes.session, "assumed", None)
+        self.assumed = notes.session.assumed
 
     @property
     def is_closed(self) -> bool:
@@ -290,9 +285,6 @@ class _Replay:
         missing = [payload for payload, found in zip(payloads, noted, strict=True) if found is None]
         asked = iter(self._session.ask(spec, op, missing, settings) if missing else ())
         return [next(asked) if found is None else found[0] for found in noted]
-
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
-        """Return None: the run on the thread may have made the request."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._noted(spec, op, payload, settings) or self._session.claim(spec, op, payload, settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from teola_plugin.effects import Assumed
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.failures import Withheld
 from teola_plugin.runtime.session.slots import Since
-from teola_plugin.seams import Hold, Reply
+from teola_plugin.seams import Reply, Session
 from teola_plugin.trace import Mark
 
 
@@ -34,14 +34,14 @@ class Call(Protocol):
     def withholds(self, spec: EngineSpec) -> bool: ...
 
 
-class AskedAhead:
-    """Implements `seams.Session` for a function running ahead, whose requests land in the slots of the call.
+class AskedAhead(Session):
+    """The session of a function running ahead, whose requests land in the slots of the call.
 
     `since`: when the function began; by default each request counts as work that begins now. `mark`: see
     `trace.Asides.request`.
     """
 
-    is_unheard = True
+    is_unheard = True  # and never closed: the function must not go on to the models themselves
 
     def __init__(self, call: Call, urgency: Urgency, since: Since | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed
@@ -50,10 +50,6 @@ class AskedAhead:
         self._urgency = urgency
         self._since = since
         self._mark = mark
-
-    @property
-    def is_closed(self) -> bool:
-        return False  # even a closed session must not let the function go on to the models themselves
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         require_asking(self._call, spec)
@@ -64,23 +60,8 @@ class AskedAhead:
         pass_on(self._call, theirs, mine)
         return mine
 
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> None:
-        """Return None: requests of a function running ahead land in slots."""
-
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._call.claim_ahead(spec, op, payload, settings, self._since, self._mark)
-
-    def observe(self, component: object, value: Any) -> None:
-        """Do nothing: a function running ahead reports no values."""
-
-    def enter(self, component: object, value: Any) -> None:
-        """Do nothing: a function running ahead reports no position."""
-
-    def hold(self, hold: Hold) -> None:
-        """Do nothing: a function running ahead waits for nothing of the framework."""
-
-    def close(self) -> None:
-        """Do nothing: the call owns the slots."""
 
 
 def require_asking(call: Call, spec: EngineSpec) -> None:

@@ -48,14 +48,6 @@ PATIENCE_S = 0.05
 """
 
 
-class Asking(seams.Session, Protocol):
-    """The session of a function that asks models and stores."""
-
-    def close(self) -> object:
-        """End the session: the function has ended."""
-        ...
-
-
 class Ahead(Protocol):
     """The part of a session that a run-ahead uses."""
 
@@ -81,7 +73,7 @@ class Ahead(Protocol):
         """Ask the engine to prefill a prefix, if the prefix is text. No caller waits for the prefill."""
         ...
 
-    def asking(self, urgency: Urgency, since: Since | None = None) -> Asking:
+    def asking(self, urgency: Urgency, since: Since | None = None) -> seams.Session:
         """Return the session of a function that asks models and stores."""
         ...
 

@@ -83,8 +83,8 @@ class _Front:
             run.stop()
 
 
-class Session:
-    """Implements `seams.Session` for a call. Safe to use from any thread.
+class Session(seams.Session):
+    """The session of a call. Safe to use from any thread.
 
     A task started by user code may outlive the call; requests of the task to the closed session are only computed.
     """
@@ -121,7 +121,6 @@ class Session:
         self._awaited: Sequence[Reply] = ()  # requests of the framework's run that may be awaited now
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
-        self.is_at_rest = False
         self._reading_s = 0.0
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
@@ -133,7 +132,7 @@ class Session:
         self._started_s = time.perf_counter()
         self.listeners: list[Listener] = []  # get the report at the end; more may be added meanwhile
 
-    is_unheard = False
+    sends_ahead = True
 
     @property
     def is_closed(self) -> bool:
@@ -409,7 +408,7 @@ class Session:
             return self._slots.mark()
 
     def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
-        """Send all requests at once that the framework's run is about to make in sequence."""
+        """See `seams.Session.will_ask`."""
         if self._is_off or self._is_closed:
             return
         self._is_alone = False
@@ -628,7 +627,7 @@ class Session:
 
     @property
     def wants_values(self) -> bool:
-        """Whether anything depends on values of the framework's run; if not, `observe` does nothing."""
+        """See `seams.Session.wants_values`."""
         return bool(self._fronts) or self._follow is not None
 
     def observe(self, component: object, value: Any) -> None:
