@@ -22,7 +22,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetrieve
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
-from teola_plugin import optimize
+from teola_plugin import optimize, seams
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.hosted_embeddings import instrument_loaded, provider_spec
 from teola_plugin.api import optimized
@@ -154,16 +154,14 @@ def test_what_a_call_may_do_besides_is_left_to_the_framework(
     assert "embedding" not in asked
 
 
-class Claims:
+class Claims(seams.Session):
     """A session that notes keys, and hands out one reply for each."""
-
-    is_closed = is_unheard = False
 
     def __init__(self) -> None:
         self.replies: dict[Hashable, Reply] = {}
 
-    def ask_alone(self, *args: Any) -> None:
-        """No request is asked alone."""
+    def ask(self, *args: Any) -> Any:
+        raise AssertionError("whatever is hosted is claimed")
 
     def claim(self, spec: EngineSpec, op: str, payload: Foreign, settings: Any) -> tuple[Reply, bool]:
         is_first = payload.key not in self.replies
@@ -173,7 +171,7 @@ class Claims:
 def test_whatever_the_service_could_tell_apart_has_its_own_vector(service: Service) -> None:
     claims, one = Claims(), embedder(service)
     assert provider_spec(one)
-    with active(claims):  # type: ignore[arg-type]
+    with active(claims):
         vectors = [
             one.embed_query("hive 1"), one.embed_query("hive 2"), embedder(service, dimensions=4).embed_query("hive 1"),
             embedder(service, model="f").embed_query("hive 1"), one.embed_query("Hive 1"),

@@ -13,7 +13,7 @@ import numpy as np
 from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
 from teola_plugin.engines import Batch, Done, Engine, EngineSpec, Failed, Item, Outcome
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.seams import Reply
+from teola_plugin.seams import Reply, Session
 
 _names = (f"collection-{number}" for number in itertools.count())
 
@@ -66,11 +66,8 @@ def values(engine: Engine, op: str, payloads: Sequence[Any], **settings: Any) ->
     return found
 
 
-class InlineSession:
+class InlineSession(Session):
     """Computes what it is asked on the engine, there and then, and remembers it. `ahead` is what ran ahead."""
-
-    is_closed = False
-    is_unheard = False
 
     def __init__(self) -> None:
         self.asked: list[tuple[EngineSpec, str, Any, dict[str, Any]]] = []
@@ -86,9 +83,6 @@ class InlineSession:
         for reply, outcome in zip(replies, said, strict=True):
             reply.put(outcome)
         return replies
-
-    def ask_alone(self, *args: Any) -> None:
-        """No request is asked alone."""
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         raise AssertionError("these seams do not claim")

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.request_identity import request_key
-from teola_plugin.seams import Reply, active
+from teola_plugin.seams import Reply, Session, active
 from teola_plugin.value_keys import is_comparable
 
 REASONING_FIRST = {"json": {"properties": {"reasoning": {"type": "string"}, "answer": {"type": "string"}}}}
@@ -34,10 +34,10 @@ class _Noted(BaseException):
     """The request is known, and nobody answers it."""
 
 
-class Noting:
-    """Implements `seams.Session`: it notes the key of what is asked."""
+class Noting(Session):
+    """A session that notes the key of what is asked."""
 
-    is_closed = False
+    is_unheard = False
 
     def __init__(self, *, is_unheard: bool = False) -> None:
         self.is_unheard = is_unheard
@@ -49,18 +49,9 @@ class Noting:
         self.requests += [(payload, dict(settings)) for payload in payloads]
         raise _Noted
 
-    def ask_alone(self, *args: Any) -> None:
-        """No request is asked alone."""
-
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         self.ask(spec, op, [payload], settings)
         raise AssertionError
-
-    def observe(self, component: object, value: Any) -> None:
-        pass
-
-    def enter(self, component: object, value: Any) -> None:
-        pass
 
 
 def noted(act: Callable[[], Any], *, is_unheard: bool = False) -> Noting:

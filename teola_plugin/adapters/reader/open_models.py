@@ -114,7 +114,8 @@ def _kind_of_copy(value: Any) -> str | type:
     is_own = type(cls) is not type or in_mro(cls, "__deepcopy__") is not foreign.MISSING
     if is_own or any(foreign.owner_in_mro(cls, name) is not object for name in ("__reduce_ex__", "__reduce__")):
         return "any"
-    return cls
+    has_code = any(map(callable, (foreign.own_attributes(value) or {}).values()))  # in place of a method of the class
+    return "any" if has_code else cls
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

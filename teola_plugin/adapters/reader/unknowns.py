@@ -8,7 +8,7 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, ordering, texts
+from teola_plugin.adapters.reader import foreign, graphs, ordering, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
@@ -50,6 +50,8 @@ _READING = frozenset(
 def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Return the result of `value.name(*args, **kwargs)`."""
     if (own := _of_program(value, name)) is not None:
+        if (known := graphs.method_of(value.holds, own)) is not None:
+            return known(run, (value, *args), kwargs)
         run.raises(value.sources)
         if type(own) is staticmethod:
             return call(run, run.load(own.__func__), args, kwargs)
@@ -103,6 +105,8 @@ def surely_has(value: Unknown, name: str) -> bool:
     kind = kind_of(value)
     if kind in texts.SAMPLES:
         return hasattr(texts.SAMPLES[kind], name)
+    if graphs.is_graph_class(value.holds):
+        return graphs.method_of(value.holds, foreign.in_mro(value.holds, name)) is not None  # type: ignore[arg-type]
     return (value.is_dict and name == "get") or (kind in _TYPES and hasattr(_TYPES[kind], name))
 
 

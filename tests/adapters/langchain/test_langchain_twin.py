@@ -33,26 +33,23 @@ from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.observe import _report
 from teola_plugin.graph import Graph
-from teola_plugin.seams import current
+from teola_plugin.seams import Session, current
 from teola_plugin.trace import Traced
 from tests.support.langchain_world import Engines, Recorder, ask
 
 
-class Said:
+class Said(Session):
     """A session that only listens."""
+
+    is_closed = False
 
     def __init__(self) -> None:
         self.observed: list[Any] = []
-        self.is_closed = False
-        self.is_unheard = False
 
     def ask(self, *args: Any) -> Any:
         raise AssertionError
 
     claim = ask
-
-    def ask_alone(self, *args: Any) -> None:
-        pass
 
     def observe(self, component: object, value: Any) -> None:
         self.observed.append(value)
@@ -534,7 +531,7 @@ def test_a_batch_that_ends_with_the_first_error_is_in_lockstep() -> None:
 
 def test_an_iterator_that_a_component_returns_is_the_frameworks_to_read() -> None:
     told: list[Any] = []
-    session: Any = SimpleNamespace(observe=lambda component, value: told.append(value))
+    session: Any = SimpleNamespace(wants_values=True, observe=lambda component, value: told.append(value))
     for value in (iter("ab"), [iter("ab")], ["a", "b"]):
         _report(session, object(), value)
     assert told == [["a", "b"]]

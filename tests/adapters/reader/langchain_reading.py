@@ -28,7 +28,7 @@ from teola_plugin.adapters.reader.values import Barrier, Pending, Stalled, Undec
 from teola_plugin.engines import Batch, Done, EngineSpec, Failed, Foreign, Item
 from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.seams import Reply, active
+from teola_plugin.seams import Reply, Session, active
 from tests.support.fakes import FakeTransport
 from tests.support.langchain_world import digest
 
@@ -73,15 +73,10 @@ def hosted(**fields: Any) -> ChatOpenAI:
 
 
 @dataclass
-class Recording:
+class Recording(Session):
     """A session that has everything computed at once, and notes the keys."""
 
     keys: Counter[Hashable] = field(default_factory=Counter)
-    is_closed: bool = False
-    is_unheard: bool = False
-
-    def ask_alone(self, *args: Any) -> None:
-        """Nothing is asked alone."""
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         self.keys.update(request_key(spec, op, payload, settings) for payload in payloads)
@@ -91,12 +86,6 @@ class Recording:
         if op == "decoding":  # a search that is read is one request, whatever it asks for itself
             self.keys[request_key(spec, op, payload, settings)] += 1
         return Reply(), True
-
-    def observe(self, component: object, value: Any) -> None:
-        """Nobody wants to know."""
-
-    def enter(self, component: object, value: Any) -> None:
-        """Nobody wants to know."""
 
 
 def replied(compute: Callable[[], Any]) -> Reply:

@@ -1,0 +1,111 @@
+"""Graphs of networkx: adding to them holds nothing back, and what they hold is not known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import networkx
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from teola_plugin import reads
+from tests.adapters.reader.langchain_reading import hosted, read
+from tests.support.hosted_service import Service, asked_side_by_side
+
+LLM = hosted()
+KINDS = [networkx.Graph, networkx.DiGraph, networkx.MultiGraph, networkx.MultiDiGraph]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_that_a_function_fills(kind: Any) -> None:
+    def fill(x: str) -> Any:
+        graph = kind()
+        for each in x:
+            reply = LLM.invoke(each).content
+            graph.add_node(reply, text=each, found=[reply])
+            graph.add_edge(each, reply, relation=reply)
+        if graph.number_of_nodes() > 9 or graph.number_of_edges() == 0:
+            return "odd"
+        return LLM.invoke("sum").content
+
+    assert read(fill, "ab").certain[0] == [True, True, False]
+
+
+@reads("graph")
+def size_of(graph: Any) -> int:
+    return len(graph)
+
+
+def test_a_graph_of_outside_is_filled_by_the_run_alone(service: Service) -> None:
+    llm = ChatOpenAI(model="m", api_key=SecretStr("key"), base_url=service.url, max_retries=0)
+    graph = networkx.Graph()
+
+    def fill(text: str) -> Any:
+        for each in ("a", "b"):
+            graph.add_edge(each, llm.invoke(f"{text} {each}").content)
+        return llm.invoke(f"{text} {size_of(graph)}").content
+
+    def call(made: Any) -> Any:
+        graph.clear()
+        return made("hive"), list(graph.edges)
+
+    asked_side_by_side(service, fill, "hive a", "hive b", call)
+
+
+@pytest.mark.parametrize("node", [lambda reply: json.loads(reply), lambda reply: [reply], lambda reply: None])
+def test_what_may_be_no_node_holds_back_what_follows(node: Any) -> None:
+    def fill(x: str) -> Any:
+        graph = networkx.Graph()
+        graph.add_node(node(LLM.invoke(x).content))
+        return LLM.invoke("next").content
+
+    assert read(fill, "a").certain[0] != [True, True]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    graph: networkx.Graph = networkx.freeze(networkx.Graph())
+
+
+class Counting(networkx.Graph):  # type: ignore[type-arg]
+    def add_node(self, node: Any, **attributes: Any) -> None:
+        raise ValueError(node)
+
+
+class Hidden(networkx.Graph):  # type: ignore[type-arg]
+    """A class that says that it is networkx's own, and is frozen as it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_node = networkx.frozen
+
+
+Hidden.__module__ = "networkx.classes.graph"
+
+
+def in_a_frozen_one(reply: str) -> None:
+    Frozen().graph.add_node(reply)
+
+
+def in_one_of_the_program_s(reply: str) -> None:
+    Counting().add_node(reply)
+
+
+def in_a_hidden_one(reply: str) -> None:
+    Hidden().add_node(reply)
+
+
+def in_one_of_a_reply(reply: str) -> None:
+    graph: Any = networkx.Graph() if reply == "yes" else networkx.Graph()
+    graph.add_node(reply)
+
+
+@pytest.mark.parametrize("add", [in_a_frozen_one, in_one_of_the_program_s, in_a_hidden_one, in_one_of_a_reply])
+def test_a_graph_that_may_raise_or_be_another_s_holds_back_what_follows(add: Any) -> None:
+    def fill(x: str) -> Any:
+        add(LLM.invoke(x).content)
+        return LLM.invoke("next").content
+
+    assert read(fill, "a").certain[0] != [True, True]
