@@ -33,7 +33,18 @@ from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.handlers import noted_by
-from teola_plugin.adapters.reader import bounds, classes, foreign, methods, operators, outlets, regexes, taking, texts
+from teola_plugin.adapters.reader import (
+    bounds,
+    classes,
+    days,
+    foreign,
+    methods,
+    operators,
+    outlets,
+    regexes,
+    taking,
+    texts,
+)
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.natives_builtins import shows
@@ -277,7 +288,32 @@ def _now(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Return the unknown time of day, with a zone if there is an argument."""
     given = [*args, *kwargs.values()]
     is_safe = len(given) <= 1 and all(type(each) in (datetime.timezone, type(None)) for each in given)
-    return run.unknown(*given, holds=Aware if given else datetime.datetime, is_safe=is_safe)
+    found: Unknown = run.unknown(*given, holds=Aware if given else datetime.datetime, is_safe=is_safe)
+    return days.present(found, given[0] if given else None) if is_safe else found
+
+
+def _now_without_zone(zone: datetime.timezone | None) -> Handler:
+    """Handle the present time in a zone, as a time that tells no zone."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        found: Unknown = run.unknown(*args, *kwargs.values(), holds=datetime.datetime, is_safe=not (args or kwargs))
+        return days.present(found, zone)
+
+    return handle
+
+
+def _today(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    now = days.today() if not (args or kwargs) else None
+    if now is not None:
+        return now.date()
+    return run.unknown(*args, *kwargs.values(), holds=datetime.date, is_safe=not (args or kwargs))
+
+
+def _time_text(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Handle `time.strftime`."""
+    is_known = len(args) == 1 and not kwargs
+    text = days.shown(days.present(Unknown(), None), args[0]) if is_known else None
+    return text or _random("any", _is_text)(run, args, kwargs)
 
 
 def _chosen(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -501,8 +537,9 @@ def _register_effects() -> None:
     register(_pretty_print, pprint.pprint, pprint.pp)
     register(_sleep, time.sleep)
     register(_now, datetime.datetime.now)
-    register(_random(datetime.datetime), datetime.datetime.utcnow, datetime.datetime.today)
-    register(_random(datetime.date), datetime.date.today)
+    register(_now_without_zone(datetime.UTC), datetime.datetime.utcnow)
+    register(_now_without_zone(None), datetime.datetime.today)
+    register(_today, datetime.date.today)
     register(_random(float), time.time, time.monotonic, time.perf_counter, time.process_time, random.random)
     register(_random("number"), time.time_ns, time.monotonic_ns, time.perf_counter_ns)
     register(_random("any"), time.localtime, time.gmtime)
@@ -512,7 +549,7 @@ def _register_effects() -> None:
     register(_random("text", _is_length_if_any), secrets.token_hex, secrets.token_urlsafe)
     register(_random(uuid.UUID), uuid.uuid4, uuid.uuid1)
     register(_random("any", _are_numbers), random.gauss, random.uniform)
-    register(_random("any", _is_text), time.strftime)
+    register(_time_text, time.strftime)
     register(_drawn, random.sample)
     register(_drawn_again, random.choices)
     register(_chosen, random.choice, secrets.choice)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, foreign, records
+from teola_plugin.adapters.reader import bounds, days, foreign, records
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.table import (
@@ -138,7 +138,8 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
         return text_of(run, format, value)
     bounds.spec(spec)
     if type(value) is Unknown:
-        return _formatted_unknown(run, value, spec)
+        text = days.shown(value, spec)
+        return _formatted_unknown(run, value, spec) if text is None else text
     if readable(run, value):
         raise Undecided
     require_no_decimals(value)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, graphs, ordering, texts
+from teola_plugin.adapters.reader import days, foreign, graphs, ordering, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
@@ -181,6 +181,8 @@ def holds_of(value: Any) -> str | type:
 
 def _sampled(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     run.require_known(*args, *kwargs.values())
+    if (found := days.method(value, name, args, kwargs)) is not days.MISSING:
+        return found
     sample = texts.SAMPLES[kind_of(value)]
     if not hasattr(sample, name):
         raise AttributeError(name)
@@ -188,6 +190,8 @@ def _sampled(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[
 
 
 def _sampled_field(run: Any, value: Unknown, name: str) -> Any:
+    if (known := days.field(value, name)) is not days.MISSING:
+        return known
     found = getattr(texts.SAMPLES[kind_of(value)], name)
     if callable(found):
         raise Undecided
@@ -201,7 +205,8 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     """Return the result of an operation that cannot raise, on nearby times and small floats; None if it may raise."""
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
-        return run.unknown(a, holds=a.holds, is_safe=True) if abs(b) < _SMALL else None
+        by = b if name == "+" else -b
+        return days.shifted(a, run.unknown(a, holds=a.holds, is_safe=True), by) if abs(b) < _SMALL else None
     if one == two == "datetime" and name == "-" and a.holds is b.holds is datetime.datetime:
         return run.unknown(a, b, holds=datetime.timedelta, is_safe=True)  # type: ignore[no-any-return]
     if "float" not in (one, two) or not all(_is_small(each) for each in (a, b)):

@@ -96,9 +96,10 @@ class Unknown:
     dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may also know by another
     name. `is_dict`: certainly a dict, with items that are not known. `over`: of an iterator, how it makes its items,
     and the iterables that it goes over; of a list or tuple, the kind of each item; see `heap.Heap.item_of`.
+    `present`: of the present time, its zone and how far it is shifted; see days.py.
     """
 
-    __slots__ = ("holds", "is_dict", "is_shared", "items", "over", "sources")
+    __slots__ = ("holds", "is_dict", "is_shared", "items", "over", "present", "sources")
 
     def __init__(
         self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
@@ -110,6 +111,7 @@ class Unknown:
         self.over = over
         self.is_shared = False
         self.is_dict = False
+        self.present: tuple[Any, Any] | None = None
 
 
 class Perhaps:

@@ -98,7 +98,9 @@ def in_a_hidden_one(reply: str) -> None:
 
 
 def in_one_of_a_reply(reply: str) -> None:
-    graph: Any = networkx.Graph() if reply == "yes" else networkx.Graph()
+    graph: Any = networkx.Graph()
+    if reply == "yes":
+        graph = networkx.Graph()
     graph.add_node(reply)
 
 

@@ -1,0 +1,79 @@
+"""The present day, which a program shows in its prompts: known where no time of day is shown, and the day is not over.
+
+datetime.now().strftime("%B %d, %Y")       known
+date.today() - timedelta(days=7)           known
+datetime.now().isoformat()                 not known: the function itself will show a later time
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.values import Unknown
+
+LEFT_S = 3600
+"""What has to be left of a day, in seconds: a call that goes on longer than that asks again for what shows the day."""
+
+_DAY = datetime.timedelta(days=1)
+_OF_DAYS = re.compile(r"(?:[^%\0]|%%|%-?[aAwdbBmyYjUWuGVF])*")
+"""Formats that show no time of day."""
+
+_METHODS = frozenset({"date", "weekday", "isoweekday", "isocalendar", "toordinal"})
+_FIELDS = frozenset({"year", "month", "day"})
+
+
+def present(value: Unknown, zone: datetime.timezone | None) -> Unknown:
+    """Let an unknown time be the present time in a zone; without a zone, that of this machine."""
+    value.present = (zone, datetime.timedelta())
+    return value
+
+
+def shifted(value: Unknown, found: Unknown, by: datetime.timedelta) -> Unknown:
+    """Let an unknown time be another one with whole days added."""
+    if value.present is not None and not by % _DAY:
+        zone, before = value.present
+        found.present = (zone, before + by)
+    return found
+
+
+def today(zone: datetime.timezone | None = None) -> datetime.datetime | None:
+    """Return the present time if enough of the day is left."""
+    now = datetime.datetime.now(zone)
+    end = datetime.datetime.combine(now.date() + _DAY, datetime.time(), now.tzinfo)
+    return now if (end - now).total_seconds() > LEFT_S else None
+
+
+def shown(value: Unknown, spec: Any) -> str | None:
+    """Return the text of an unknown time in a format; None if the text is not known."""
+    time = _time(value) if type(spec) is str and spec and _OF_DAYS.fullmatch(spec) else None
+    return time.strftime(spec) if time is not None else None
+
+
+def method(value: Unknown, name: str, args: Any, kwargs: Any) -> Any:
+    """Return the result of a method of an unknown time; MISSING if the result is not known."""
+    if name == "strftime" and len(args) == 1 and not kwargs and (text := shown(value, args[0])) is not None:
+        return text
+    return _of_day(value, name)() if name in _METHODS and not (args or kwargs or _time(value) is None) else MISSING
+
+
+def field(value: Unknown, name: str) -> Any:
+    """Return a field of an unknown time; MISSING if the field is not known."""
+    return _of_day(value, name) if name in _FIELDS and _time(value) is not None else MISSING
+
+
+MISSING = foreign.MISSING
+
+
+def _of_day(value: Unknown, name: str) -> Any:
+    return getattr(_time(value), name)
+
+
+def _time(value: Unknown) -> datetime.datetime | None:
+    if value.present is None:
+        return None
+    zone, by = value.present
+    now = today(zone)
+    return now + by if now is not None else None
