@@ -58,6 +58,8 @@ ENOUGH = 20
 """Consecutive successes which close a breaker at once: with one wasted request each time, 5 % of all."""
 
 FIRST_PAUSE_S = 5.0
+"""The pause of running ahead after a breaker has opened, which doubles each time up to LONGEST_PAUSE_S."""
+
 LONGEST_PAUSE_S = 80.0
 
 COMPANY_S = 30.0

@@ -21,9 +21,17 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 
 LAST = 10
+"""The outcomes of a branch that are remembered: a habit that changes is unlearned within two calls."""
+
 LEAST = 5
+"""The fewest outcomes by which a target is likely."""
+
 SHARE = 0.9
+"""The least share of the remembered outcomes for a likely target: one of ten may differ."""
+
 WASTE = 0.1
+"""The largest share of wasted requests, of those that `ACCOUNT_CALLS` calls made, which SHARE leads to by itself."""
+
 ACCOUNT_CALLS = 20
 
 MAX_BRANCHES = 4096
@@ -87,12 +95,12 @@ def _likely(history: Sequence[Hashable]) -> Hashable | None:
 class CallRoutes:
     """The routes of one call: the decisions to learn, and the likely targets, which do not change while the call runs.
 
-    `may_ask`: see `Routes.has_budget`. `is_at_rest`: the call only learns, and nothing runs ahead.
+    `has_budget`: see `Routes.has_budget`. `is_at_rest`: the call only learns, and nothing runs ahead.
     """
 
     def __init__(self, routes: Routes, *, is_at_rest: bool = False) -> None:
         self.is_at_rest = is_at_rest
-        self.may_ask = not is_at_rest and routes.has_budget
+        self.has_budget = not is_at_rest and routes.has_budget
         self._routes = routes
         self._lock = threading.Lock()
         self._likely: dict[Hashable, Hashable | None] = {}

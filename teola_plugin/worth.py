@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from teola_plugin.runtime.session.report import Report
 
 PATIENCE_CALLS = 3
+"""Calls without gain before a rest: a first call reads sources, and a second may be the first on a new route."""
+
 REST_CALLS = 6
 """The first rest in calls, short since the next calls may take another route through the pipeline."""
 MOST_REST_CALLS = 768

@@ -289,7 +289,7 @@ class Prediction:
     def _go_on(self, run: Run, branches: Branches) -> None:
         """Make possible requests where they are likely, and cancel possible requests that no reading finds now."""
         reached = set(run.counts)
-        if branches.may_assume and branches.routes.may_ask:
+        if branches.may_assume and branches.routes.has_budget:
             further, _ = self._read_anew([], is_assuming=True)
             self._submit(further, is_possible=True)
             reached |= set(further.counts)

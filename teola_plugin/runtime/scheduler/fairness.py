@@ -12,6 +12,7 @@ from __future__ import annotations
 from teola_plugin.errors import Overloaded
 
 OVERFULL = 2
+"""How many times the bound all tenants together may hold: a bound for memory, since each new tenant gets a share."""
 
 REMEMBERED_TENANTS = 1024
 """The number of tenants without waiting items that are remembered besides the tenants with work."""

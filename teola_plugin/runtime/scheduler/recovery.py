@@ -41,7 +41,10 @@ AGAIN_S = (5.0, 30.0, 120.0)
 the instance gets work again."""
 
 ALONE_AFTER = 2
+"""The number of crashes with an item in the batch after which the item runs in a batch of its own."""
+
 LOST_RETRIES = 1
+"""How often an item is tried again of which an engine said nothing."""
 
 
 class Recovery:

@@ -113,7 +113,7 @@ class Session(seams.Session):
         self._outside = Outside(self._leave, host.soon)
         self._fronts: list[_Front] = []
         self._is_alone = False
-        self._is_resting = self._has_aside = False
+        self._is_idle = self._has_aside = False
         self._asked_alone = 0
         self._is_off = False
         self._is_ahead = False
@@ -237,7 +237,7 @@ class Session(seams.Session):
         with kept_off, self._lock:
             if self._is_closed or self._is_past(since):
                 return [_ended_reply() for _ in payloads]
-            self._is_resting = False
+            self._is_idle = False
             for payload in payloads:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find the slot
                     replies.append(_ended_reply("the item is like no other"))
@@ -349,7 +349,7 @@ class Session(seams.Session):
         """See `trace.Asides`."""
         with kept_off, self._lock:
             since = self._slots.since(ends=True) if is_until_rewound else None
-            self._has_aside, self._is_resting = True, False  # before the work asks
+            self._has_aside, self._is_idle = True, False  # before the work asks
         session = self.asking(NEXT, since, mark)
 
         @contextlib.contextmanager
@@ -439,7 +439,7 @@ class Session(seams.Session):
         self.rewind()
         with kept_off, self._lock:
             _, ahead = self._slots.progress()
-            self._is_resting = not (ahead or self._has_aside)
+            self._is_idle = not (ahead or self._has_aside)
 
     def drop(self, reply: Reply) -> None:
         """See `trace.Asides`."""
@@ -451,7 +451,7 @@ class Session(seams.Session):
     def rewind(self) -> None:
         """See `trace.Asides`."""
         with kept_off, self._lock:
-            self._is_resting = False
+            self._is_idle = False
             self._slots.rewind()
 
     def read(self, work: Callable[[], None], *, may_wait: bool = False) -> None:
@@ -585,12 +585,12 @@ class Session(seams.Session):
 
     def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
         """See `seams.Session.ask_alone`."""
-        if not (self._is_alone or self._is_resting):
+        if not (self._is_alone or self._is_idle):
             return None
         asked = spec()  # code of adapters, so not under the lock
         provider, engine = self._provider_of(asked), asked.name or asked.kind
         with kept_off, self._lock:
-            if not (self._is_alone or self._is_resting):  # another thread has begun to run ahead meanwhile
+            if not (self._is_alone or self._is_idle):  # another thread has begun to run ahead meanwhile
                 return None
             if self._is_closed:
                 return self._outside.alone(provider, lambda: None)

@@ -218,7 +218,7 @@ def test_a_tool_that_starts_while_a_model_of_a_rest_is_asked(service: Service, m
 
     def begins_an_aside(model: Any) -> bool:
         session: Any = current()
-        if session is not None and session._is_resting:
+        if session is not None and session._is_idle:
             session.aside("", lambda: begun.append(model))
         return is_known(model)
 
