@@ -22,7 +22,9 @@ from teola_plugin.providers import Provider, ProviderCall
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import Reply
 
-OURS = (Cancelled, DeadlineExceeded, EngineClosed, Overloaded, asyncio.CancelledError)
+OURS = (
+    Cancelled, DeadlineExceeded, EngineClosed, Overloaded, asyncio.CancelledError, KeyboardInterrupt, SystemExit,
+)  # fmt: skip
 """Errors that say nothing about the provider."""
 
 
