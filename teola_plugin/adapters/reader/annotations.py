@@ -29,7 +29,7 @@ def _is_data_class(mro: tuple[type, ...]) -> bool:
     return any(foreign.is_one_of(each, bases) or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
 
 
-_SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "number", float: "number"}
+_SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "int", float: "mixed"}
 
 
 def holds_of_annotation(annotation: Any, owner: type) -> str | type:

@@ -7,6 +7,7 @@ import re
 import re._compiler as regex_compiler  # type: ignore[import-not-found]
 import re._constants as regex  # type: ignore[import-not-found]
 import re._parser as regex_parser  # type: ignore[import-not-found]
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -165,6 +166,25 @@ def _shape(pattern: re.Pattern[Any]) -> _Shape | None:
         return _Shape(pattern)
     except Exception:  # of the parser's: a pattern of another version
         return None
+
+
+@lru_cache(maxsize=256)
+def groups_of(pattern: re.Pattern[Any]) -> frozenset[int]:
+    """Return the groups that are part of each match of the pattern."""
+    try:
+        return frozenset([0, *_certain(regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG))])
+    except Exception:  # of the parser's: a pattern of another version
+        return frozenset([0])
+
+
+def _certain(tree: Any) -> Iterator[int]:
+    for op, argument in tree:
+        if op is regex.SUBPATTERN:
+            if argument[0] is not None:
+                yield argument[0]
+            yield from _certain(argument[-1])
+        elif op in _REPEATS and argument[0] > 0:
+            yield from _certain(argument[2])
 
 
 def matching(run: Any, pattern: re.Pattern[Any], text: Any, *, is_anchored: bool = False) -> None:

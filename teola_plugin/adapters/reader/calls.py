@@ -282,29 +282,45 @@ _TAKING_ALL: tuple[tuple[Any, Any], ...] = (
 )  # fmt: skip
 
 
-def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any) -> Any:
-    """Evaluate both expressions and join the values; `on`, which is unknown, decides between the two."""
+def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any, *, is_true: bool = True) -> Any:
+    """Evaluate both expressions and join the values; `on`, unknown, decides: for the first, it has this truth."""
     found: dict[int, Any] = {}
 
     def arm(number: int, value: Evaluate) -> Block:
         def block(inner: Frame) -> None:
             found[number] = value(inner)
+            are_true.append(run.is_true(found[number]))
 
         return block
 
+    are_true = list[bool]()
     why = run.sources(on) or ANYWHERE
-    run.fork(frame, arm(0, first), arm(1, second), why)
-    return run.joined(found[0], found[1], why) if len(found) == 2 else next(iter(found.values()))
+    run.fork(frame, arm(0, first), arm(1, second), why, (on, is_true))
+    if len(found) < 2:
+        return next(iter(found.values()))
+    made = run.joined(found[0], found[1], why)
+    if type(made) is Unknown and made is not found[0]:
+        made.is_true = all(are_true)
+    return made
 
 
-def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:
-    """Run an action that may not happen, as a fork."""
-    run.fork(frame, lambda _: act(), lambda _: None)
+def perhaps(run: Run, frame: Frame, act: Callable[[], None], conditions: Sequence[Any] = ()) -> None:
+    """Run an action that may not happen, as a fork; `conditions` are true where it does."""
+
+    def done(_: Frame) -> None:
+        for each in conditions:
+            run.note_truth(each, True)
+        act()
+
+    run.fork(frame, done, lambda _: None)
 
 
-def all_hold(run: Run, frame: Frame, conditions: list[Evaluate], found: list[Any] | None = None) -> bool | None:
-    """Whether all conditions are true; None if unknown. `found` gets the values."""
-    for condition in conditions:
+def all_hold(run: Run, frame: Frame, conditions: Sequence[Evaluate], found: list[Any] | None = None) -> bool | None:
+    """Whether all conditions are true; None if unknown. `found` gets the values.
+
+    What stands behind an unknown condition may be evaluated.
+    """
+    for at, condition in enumerate(conditions):
         value = condition(frame)
         if found is not None:
             found.append(value)
@@ -312,8 +328,23 @@ def all_hold(run: Run, frame: Frame, conditions: list[Evaluate], found: list[Any
             if not operators.truth(run, value):
                 return False
         except Undecided:
-            return None
+            return _perhaps_hold(run, frame, conditions[at + 1 :], found, value)
     return True
+
+
+def _perhaps_hold(
+    run: Run, frame: Frame, conditions: Sequence[Evaluate], found: list[Any] | None, first: Any
+) -> bool | None:
+    """Return False if the conditions behind `first`, which is unknown, do not hold; else None."""
+    verdict: bool | None = None
+
+    def rest(inner: Frame) -> None:
+        nonlocal verdict
+        verdict = all_hold(run, inner, conditions, found)
+
+    if conditions:
+        run.fork(frame, rest, lambda _: None, run.sources(first) or ANYWHERE, (first, True))
+    return False if verdict is False else None
 
 
 def _call_function(

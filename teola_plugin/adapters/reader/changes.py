@@ -18,8 +18,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.adapters.reader import facts, foreign
-from teola_plugin.adapters.reader.heap import DICTS, holds_of
+from teola_plugin.adapters.reader import amounts, facts, foreign
+from teola_plugin.adapters.reader.heap import DICTS
 from teola_plugin.adapters.reader.values import CHANGED, Unknown, is_installed_file
 
 
@@ -111,11 +111,15 @@ def like(value: Any) -> Any:
     kind = type(value)
     if kind is defaultdict:
         return defaultdict(value.default_factory)
-    return kind() if kind in CONTAINERS else Unknown(holds_of(value), CHANGED)
+    return kind() if kind in CONTAINERS else Unknown(_kind_of(value), CHANGED)
 
 
 def _kind_of(value: Any) -> Any:
-    return type(value) if type(value) in CONTAINERS else holds_of(value)
+    """Return the kind of a value that is changed: a whole number may become a float, and larger."""
+    if type(value) in CONTAINERS:
+        return type(value)
+    holds = amounts.holds_of(value)
+    return "number" if holds != "bool" and amounts.parts_of(holds) is not None else holds
 
 
 def is_of_program(owner: Any, name: str) -> bool:

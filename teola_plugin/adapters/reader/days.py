@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.values import Unknown
@@ -25,17 +25,23 @@ _METHODS = frozenset({"date", "weekday", "isoweekday", "isocalendar", "toordinal
 _FIELDS = frozenset({"year", "month", "day"})
 
 
+class Present(NamedTuple):
+    """The present time in a zone, with whole days added; see `values.Unknown.of`."""
+
+    zone: datetime.timezone | None
+    by: datetime.timedelta
+
+
 def present(value: Unknown, zone: datetime.timezone | None) -> Unknown:
     """Let an unknown time be the present time in a zone; without a zone, that of this machine."""
-    value.present = (zone, datetime.timedelta())
+    value.of = Present(zone, datetime.timedelta())
     return value
 
 
 def shifted(value: Unknown, found: Unknown, by: datetime.timedelta) -> Unknown:
     """Let an unknown time be another one with whole days added."""
-    if value.present is not None and not by % _DAY:
-        zone, before = value.present
-        found.present = (zone, before + by)
+    if type(value.of) is Present and not by % _DAY:
+        found.of = Present(value.of.zone, value.of.by + by)
     return found
 
 
@@ -72,8 +78,7 @@ def _of_day(value: Unknown, name: str) -> Any:
 
 
 def _time(value: Unknown) -> datetime.datetime | None:
-    if value.present is None:
+    if type(value.of) is not Present:
         return None
-    zone, by = value.present
-    now = today(zone)
-    return now + by if now is not None else None
+    now = today(value.of.zone)
+    return now + value.of.by if now is not None else None

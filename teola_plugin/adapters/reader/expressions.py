@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
-from teola_plugin.adapters.reader.heap import FUNCTION, HASHED, OUTER, RUN, SITE, Each, Frame, holds_of
+from teola_plugin.adapters.reader.amounts import holds_of, is_atom
+from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame
 from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
@@ -24,11 +25,12 @@ from teola_plugin.adapters.reader.scopes import (
     Store,
     comprehension_scope,
 )
-from teola_plugin.adapters.reader.table import is_collection, is_sequence, whole
-from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed, number
+from teola_plugin.adapters.reader.table import is_collection, is_sequence, kind_of, whole
+from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     Barrier,
+    Callee,
     Lazy,
     Opaque,
     Pending,
@@ -78,7 +80,12 @@ def _quantified(frame: Frame, items: Iterator[Any], stops_at: bool, most: int) -
             if not most:
                 raise Stalled("it is not known at which of many items it stops") from None
             found = calls.chosen(
-                run, frame, lambda _: stops_at, lambda inner: _quantified(inner, items, stops_at, most - 1), each
+                run,
+                frame,
+                lambda _: stops_at,
+                lambda inner: _quantified(inner, items, stops_at, most - 1),
+                each,
+                is_true=stops_at,
             )
             return run.unknown(found, holds="bool", is_safe=True) if type(found) is Unknown else found
         if is_true is stops_at:
@@ -195,7 +202,8 @@ class Expressions:
                     if not is_collection(value):
                         run.raises(run.sources(value))
                     elif check is not None:
-                        check(run, run.item_of(value))
+                        each = kinds[-1]
+                        check(run, Unknown(each.holds or "any" if each else "any", run.sources(value)))
             if not is_open:
                 return found
             each = functools.reduce(Each.joined, (each for each in kinds if each)) if all(kinds) else None
@@ -214,7 +222,7 @@ class Expressions:
             if isinstance(found, Unknown):
                 if (each := run.each_of(found)) and kind is list:
                     return run.taint_with([], each)
-                return run.taint_with(set(), each) if each and kind is set and each.holds in HASHED else found
+                return run.taint_with(set(), each) if each and kind is set and is_atom(each.holds) else found
             try:
                 return make(run, found)
             except Undecided:
@@ -293,7 +301,9 @@ class Expressions:
                 return operators.unary(run, name, found)
             except Undecided:
                 is_not = name == "not"
-                return run.unknown(found, holds="bool" if is_not else "any", is_safe=is_not)
+                made = run.unknown(found, holds="bool" if is_not else "any", is_safe=is_not)
+                made.of = run.shown(found, False) if is_not else None
+                return made
 
         return unary
 
@@ -316,7 +326,7 @@ class Expressions:
 
         def either(frame: Frame, found: Any, later: int) -> Any:
             run: Run = frame[RUN]
-            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later), found)
+            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later), found, is_true=stops_at)
 
         return lambda frame: rest(frame, 0)
 
@@ -341,23 +351,22 @@ class Expressions:
         ]
 
         def compare(frame: Frame) -> Any:
+            return compared(frame, left(frame), 0)
+
+        def compared(frame: Frame, one: Any, at: int) -> Any:
             run: Run = frame[RUN]
-            one = left(frame)
-            found: Any = True
-            for at, (name, right) in enumerate(rest):
-                if at:
-                    try:
-                        if not operators.truth(run, found):
-                            return found
-                    except Undecided:
-                        return run.unknown(found, holds="bool")  # the rest may not be evaluated
-                two = right(frame)
-                try:
-                    found = operators.compare(run, name, one, two)
-                except Undecided:
-                    found = run.unknown(one, two, holds="bool")
-                one = two
-            return found
+            name, right = rest[at]
+            two = right(frame)
+            try:
+                found = operators.compare(run, name, one, two)
+            except Undecided:
+                found = run.unknown(one, two, holds="bool")
+            if at + 1 == len(rest):
+                return found
+            try:
+                return compared(frame, two, at + 1) if operators.truth(run, found) else found
+            except Undecided:
+                return calls.chosen(run, frame, lambda f: compared(f, two, at + 1), lambda f: found, found)
 
         return compare
 
@@ -379,8 +388,9 @@ class Expressions:
 
         def made(frame: Frame) -> Any:
             bounds = [part(frame) for part in parts]
-            unknown = [each for each in bounds if type(each) is Unknown]
-            return frame[RUN].unknown(*unknown) if unknown else slice(*bounds)
+            if any(type(each) is Unknown and kind_of(each) != "int" for each in bounds):
+                return frame[RUN].unknown(*bounds)
+            return slice(*bounds)
 
         return made
 
@@ -489,7 +499,7 @@ class Expressions:
                 except Undecided:
                     return calls.undecided(run, (held, *args, *kwargs.values()))
             if kind is Unknown:
-                if has_arguments and not unknowns.surely_has(held, name):
+                if has_arguments and not unknowns.surely_has(run, held, name):
                     run.raises(held.sources)  # before the arguments are evaluated
                 args, kwargs = arguments(frame, None)
                 try:
@@ -542,19 +552,18 @@ class Expressions:
             node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
             is_generator=True,
         )  # fmt: skip
-        counts = type(node.elt) is ast.Constant and type(node.elt.value) in (int, bool)
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
             stops_at = calls.stops_at(callee)
             if stops_at is not None:
-                return ([_quantified(frame, lazy(frame).iterator, stops_at, MOST_ARMS)],), {}
+                items = lazy(frame)
+                if type(items) is Unknown:
+                    return ([frame[RUN].unknown(items, frame[RUN].items_of(items), holds="bool", is_safe=True)],), {}
+                return ([_quantified(frame, items.iterator, stops_at, MOST_ARMS)],), {}
             takes, check = calls.takes_all(callee)
             if not takes:
                 return (lazy(frame),), {}
-            items = whole(frame, check)
-            if check is number and counts and type(items) is Unknown:  # however many are left out
-                items = Unknown("counts", items.sources)
-            return (items,), {}
+            return (whole(frame, check),), {}
 
         return arguments
 
@@ -621,15 +630,16 @@ class Expressions:
             """Evaluate unknown items: one item stands for all, unless a round may change something."""
             run: Run = inner[RUN]
             made, elements = [items], list[Any]()
-            if not is_sequence(items):
+            if not is_collection(items):
                 run.raises(run.sources(items))
 
             def round_(frame: Frame) -> None:
                 store, conditions, _ = rounds[at]
                 store(inner, run.item_of(items))
+                before = len(made)
                 verdict = calls.all_hold(run, inner, conditions, made)
                 if verdict is None:
-                    calls.perhaps(run, inner, taken)
+                    calls.perhaps(run, inner, taken, made[before:])
                 elif verdict:
                     taken()
 
@@ -644,7 +654,7 @@ class Expressions:
                     raise Stalled("it is not known how often a comprehension does something")
                 return run.unknown()
             try:
-                run.repeat(inner, round_, run.sources(items) or ANYWHERE)
+                run.repeat_over(items, inner, round_)
             except Stalled:
                 if not only_compute[at]:
                     raise
@@ -667,10 +677,11 @@ class Expressions:
                 for value in source:
                     run.tick()
                     store(inner, value)
+                    before = len(tests)
                     verdict = calls.all_hold(run, inner, conditions, tests)
                     if verdict is None:
                         is_open = True
-                        calls.perhaps(run, inner, lambda: step(at))
+                        calls.perhaps(run, inner, lambda: step(at), tests[before:])
                     elif verdict:
                         step(at)
 
@@ -726,9 +737,23 @@ class Expressions:
 
         def generator(frame: Frame) -> Any:
             run: Run = frame[RUN]
-            source = operators.iterated(run, first(frame))
+            given = first(frame)
             inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
+            try:
+                source = operators.iterated(run, given)
+            except Undecided:
+                if len(rounds) > 1 or not is_sequence(given):
+                    raise
+                made = Callee(lambda run, args, kwargs: any_item(inner, args[0]), "a generator")
+                return Unknown("any", run.sources(given) or ANYWHERE, over=(MAPPED, made, given))
             return Lazy(run, items(inner, 0, source))
+
+        def any_item(inner: Frame, item: Any) -> Any:
+            store, conditions, _ = rounds[0]
+            store(inner, item)
+            for condition in conditions:
+                condition(inner)
+            return element(inner)
 
         return generator
 
@@ -816,11 +841,7 @@ def operate(run: Run, name: str, one: Any, two: Any) -> Any:
     try:
         return operators.binary(run, name, one, two)
     except Undecided:
-        are_numbers = name in _OF_NUMBERS and all(holds_of(each) in ("number", "bool") for each in (one, two))
-        return run.unknown(one, two, holds="number" if are_numbers else "any")
-
-
-_OF_NUMBERS = ("+", "-", "*", "/", "//", "%")
+        return run.unknown(one, two)
 
 
 def all_of(run: Run, value: Any, check: Check | None = None, most: int | None = None) -> list[Any]:
@@ -859,12 +880,14 @@ def _unpacked(values: list[Any], count: int, star: int | None) -> list[Any]:
 def _of_some(run: Run, holds: str, items: list[Any], made_of: list[Any]) -> Any:
     """Return the unknown result of a comprehension that takes some of the items, by `made_of`."""
     kinds = {holds_of(each) for each in items}
-    if holds == "set":
-        if not kinds <= HASHED:
-            return run.unknown(*items, *made_of, is_safe=True)
+    if holds == "list" and kinds == {"text"}:
+        holds = "texts"
+    elif holds in ("list", "set") and all(map(is_atom, kinds)):
         each = run.each_of(items)
-        return run.taint_with(set(), each and each.joined(Each(None, run.sources(*made_of) or ANYWHERE)))
-    holds = "texts" if holds == "list" and kinds == {"text"} else holds
+        made: Any = [] if holds == "list" else set()
+        return run.taint_with(made, each and each.joined(Each(None, run.sources(*made_of) or ANYWHERE)))
+    elif holds == "set":
+        holds = "any"
     return run.unknown(*items, *made_of, holds=holds, is_safe=True)
 
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import facts
+from teola_plugin.adapters.reader import amounts, facts
 from teola_plugin.adapters.reader.asking import Round
+from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     CHANGED,
@@ -53,8 +54,9 @@ _ANYTHING: frozenset[Hashable] = frozenset([GENERAL])
 _UNBOUND = Unknown(sources=_ANYTHING)
 """A variable that is set on only one of two paths."""
 
-NUMBERED, ZIPPED, WALKED = "numbered", "zipped", "walked"
-"""How an iterator makes its items: see `values.Unknown.over`."""
+NUMBERED, ZIPPED, WALKED, MAPPED, FILTERED = "numbered", "zipped", "walked", "mapped", "filtered"
+KEYS, VALUES, ITEMS = "keys", "values", "items"
+"""How an iterator, a list or a view makes its items: see `values.Unknown.over`."""
 
 MAX_LEAVES = 40
 """Open leaves that are kept; in loops with more, rounds are no longer told apart."""
@@ -99,11 +101,10 @@ Ended = Signal | None
 Block = Callable[[Frame], Ended]
 
 LISTS = (list, deque)
-DICTS = (dict, Frame, OrderedDict, defaultdict, Counter)
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+DICTS = (*MAPPINGS, Frame)
 SETS = (set, frozenset)
 ATOMS = (str, int, bool, type(None), bytes)
-HASHED = frozenset(["text", "number", "bool"])
-"""The kinds of unknown values that have a hash, and that nothing can change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,19 @@ class Each:
     """What is known of every item of a container whose content is unknown.
 
     `holds`: the kind of each item, "any" for items that differ; None if no item has been seen. `sources`: the origins
-    of the items, and of the decisions on how many there are.
+    of the items, and of the decisions on how many there are. `value`: of a dict, whose items are keys, the kind of each
+    value.
     """
 
-    holds: str | None
+    holds: str | type | None
     sources: frozenset[Hashable]
+    value: str | type | None = None
 
     def joined(self, other: Each) -> Each:
         """Return what holds for the items of both."""
-        kinds = {each.holds for each in (self, other) if each.holds is not None}
-        return Each(kinds.pop() if len(kinds) == 1 else "any" if kinds else None, self.sources | other.sources)
+        kinds = (each.holds for each in (self, other) if each.holds is not None)
+        values = (each.value for each in (self, other) if each.value is not None)
+        return Each(amounts.any_of(kinds), self.sources | other.sources, amounts.any_of(values))
 
 
 @dataclass(slots=True)
@@ -132,6 +136,8 @@ class Marks:
     each: Mapping[int, Each]
     optional: OptionalItems
     gates: frozenset[Hashable]
+    true: Mapping[Any, Any]
+    touched: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +211,9 @@ class Heap:
         self._tainted: dict[int, Any] = {}
         self._each: Mapping[int, Each] = {}
         self._open: Mapping[int, Any] = {}
+        self._true: Mapping[Any, Any] = {}
+        self._other_true: Mapping[Any, Any] = {}
+        self._touched = object()
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
@@ -359,37 +368,132 @@ class Heap:
             self._each = {**self._each, id(held): now}
 
     def each_of(self, value: Any) -> Each | None:
-        """Return what is known of the items of a list, a deque or a set; None if an item is not known at all."""
+        """Return what is known of the items of a container; None if an item is not known at all."""
         if type(value) is Unknown:
             return self._each_of_unknown(value)
-        if type(value) not in (*LISTS, set) or id(value) in self._open:
+        if type(value) not in (*LISTS, set, *MAPPINGS) or id(value) in self._open:
             return None
         if id(value) not in self._tainted:
             return self._each_in(value)
         found = self._each.get(id(value))
-        return None if found is None else Each(found.holds, self.sources(value))
+        return None if found is None else Each(found.holds, self.sources(value), found.value)
 
     def _each_of_unknown(self, value: Unknown) -> Each | None:
         if not value.over:
             holds = {"texts": "text", "list": "any"}.get(str(value.holds))
             return None if holds is None else Each(holds, value.sources or ANYWHERE)
+        if len(value.over) == 1:
+            return Each(value.over[0], self.sources(value))
         if value.over[0] is WALKED:
             return self.each_of(value.over[1])
-        return Each(value.over[0] if len(value.over) == 1 else "any", self.sources(value))
+        if value.over[0] not in (MAPPED, FILTERED, KEYS, VALUES):
+            return Each("any", self.sources(value))
+        return Each(None, self.sources(value) or ANYWHERE).joined(self._each_in(self.items_of(value)))
+
+    def items_of(self, value: Any) -> list[Any]:
+        """Return what stands for the items of an unknown iterable, each made in another round; see `repeat`."""
+        items, frame = list[Any](), (self.frames() or [Frame()])[-1]
+        self.repeat(frame, lambda _: items.append(self.item_of(value)), self.sources(value) or ANYWHERE)
+        return items
+
+    def is_true(self, value: Any) -> bool:
+        """Whether a value that is not known certainly counts as true."""
+        return self._is_true(value, self._true)
+
+    def _is_true(self, value: Any, true: Mapping[Any, Any]) -> bool:
+        if id(value) in true:
+            return amounts.is_atom(amounts.holds_of(value)) or not self.may_change(value)
+        if type(value) is Unknown:
+            return value.is_true
+        return type(value) in (*ATOMS, float, list, tuple) and not self.is_tainted(value) and bool(value)
+
+    def note_truth(self, value: Any, is_true: bool) -> None:
+        """Note what a value that is not known shows on this path, on which it counts as true or not."""
+        while type(value) is Unknown or type(value) is list:
+            if is_true:
+                self._true = {**self._true, id(value): (value,)}
+            of = value.of if type(value) is Unknown else None
+            if type(of) is not tuple or of[1] is not is_true or (of[2] is not None and of[2] is not self._touched):
+                return
+            if len(of) == 4:
+                self.note_key(of[0], of[3])
+            value, is_true = of[0], True
+
+    def forget_truth(self, held: Any) -> None:
+        """Note that a container is changed, so it may be empty from here on."""
+        self._touched = object()
+        if self._true:
+            self._true = {key: each for key, each in self._true.items() if each[0] is not held}
+
+    def shown(self, value: Any, is_true: bool, *key: Any) -> tuple[Any, ...]:
+        """Return what a flag shows of another value as it is now; see `Unknown.of`."""
+        return value, is_true, None if amounts.is_atom(amounts.holds_of(value)) else self._touched, *key
+
+    def note_key(self, held: Any, key: Any) -> None:
+        """Note that a dict of unknown content has a key on this path."""
+        self._true = {**self._true, (id(held), _named(key)): (held, key)}
+
+    def has_key(self, held: Any, key: Any) -> bool:
+        """Whether a dict of unknown content certainly has a key; see `note_key`."""
+        return (id(held), _named(key)) in self._true and not self.may_change(held)
+
+    def may_change(self, held: Any) -> bool:
+        """Whether a container may be changed by what is not read here."""
+        return self.stands_outside(held) or not CHANGED.isdisjoint(self.sources(held))
 
     def item_of(self, value: Any) -> Any:
-        """Return what stands for any item of an unknown iterable."""
-        if type(value) is Unknown and len(value.over) > 1 and value.over[0] is not WALKED:
-            items = tuple(map(self.item_of, value.over[1:]))
-            return (Unknown("number", self.sources(value)), *items) if value.over[0] is NUMBERED else items
+        """Return what stands for any item of an unknown iterable. Calls the function that makes it, if there is one."""
+        if type(value) is Unknown and len(value.over) > 1:
+            return self._item_of_made(value, *value.over)
         each = self.each_of(value)
         return Unknown("any" if each is None else each.holds or "any", self.sources(value))
+
+    def _item_of_made(self, value: Unknown, how: str, first: Any, *rest: Any) -> Any:
+        if how is WALKED:
+            return self.item_of(first)
+        if how is MAPPED:
+            return call(self, first, tuple(map(self.item_of, rest)), {})
+        if how is FILTERED:
+            item = self.item_of(rest[0])
+            with self.noting() as log:
+                call(self, first, (item,), {})
+            if self.can_reach({key: held for key, (held, _) in log.items()}):
+                raise Stalled("it is not known how often a function is called, which may change something")
+            return item
+        if how in (KEYS, VALUES, ITEMS):
+            each = self.each_of(first) or Each("any", ANYWHERE, "any")
+            key, item = (Unknown(holds or "any", self.sources(value)) for holds in (each.holds, each.value))
+            return (key, item) if how is ITEMS else key if how is KEYS else item
+        items = (self.item_of(first), *map(self.item_of, rest))
+        return (Unknown(amounts.COUNT, self.sources(value)), *items) if how is NUMBERED else items
+
+    def views_in(self, value: Any) -> Iterator[Any]:
+        """Return what an unknown iterable goes over: dicts and sets must not change meanwhile."""
+        if type(value) is not Unknown:
+            yield value
+            return
+        for each in value.over[1:]:
+            yield from self.views_in(each)
+        if not value.over:
+            yield value
+
+    def repeat_over(self, items: Any, frame: Frame, round_: Block) -> None:
+        """Go on with the state after any number of rounds, one for each of the items; see `repeat`."""
+        views = list(self.views_in(items))
+        kinds = [(each, each.holds) for each in views if type(each) is Unknown]
+        with self.noting() as log:
+            self.repeat(frame, round_, self.sources(items) or ANYWHERE)
+        if any(each.holds != holds for each, holds in kinds):
+            raise Stalled("a loop changes what it goes over")
+        if any(id(each) in log and type(each) in (*MAPPINGS, set, deque) for each in views):
+            self.raises(error=RuntimeError)
 
     def _each_in(self, items: Iterable[Any]) -> Each:
         """Return what is known of every one of these items."""
         held = list(items)
-        kinds = {str(holds) if (holds := holds_of(item)) in HASHED else "any" for item in held}
-        return Each(kinds.pop() if len(kinds) == 1 else "any" if kinds else None, self.sources(*held))
+        values = [*items.values()] if isinstance(items, dict) else []
+        kinds = (amounts.any_of(map(_holds_if_hashed, each)) for each in (held, values))
+        return Each(next(kinds), self.sources(*held, *values), next(kinds))
 
     def _known_otherwise(self, before: Mapping[int, Each]) -> dict[int, Any]:
         """Return the objects of which something else was known of the items before."""
@@ -475,21 +579,25 @@ class Heap:
 
     # --- undecided branches ------------------------------------------------------------------------------------------
 
-    def fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable] = ANYWHERE) -> Ended:
+    def fork(
+        self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable] = ANYWHERE,
+        on: tuple[Any, bool] = (None, True),
+    ) -> Ended:  # fmt: skip
         """Evaluate both arms and go on with the joined state. Raises: Stalled if the states cannot be joined.
 
-        `why`: the sources of the decision between the arms.
+        `why`: the sources of the decision between the arms. `on`: a value that decides, and its truth in the first arm.
         """
         outer, self._why = self._why, self._why | why
         self.uses(why)
         try:
-            return self._fork(frame, first, second, why)
+            return self._fork(frame, first, second, why, on)
         finally:
             self._why = outer
 
-    def _fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable]) -> Ended:
+    def _fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable], on: tuple[Any, bool]) -> Ended:
         before, log, marked = self._marks(), self._log(), len(self._leaves)
         try:
+            self.note_truth(*on)
             one = self._arm(frame, first)
             one_left = _contents_now(log)
             one_log = dict(log)
@@ -503,6 +611,7 @@ class Heap:
             one_marks = self._marks()
             self._set(before)
             made = len(self._leaves)
+            self.note_truth(on[0], not on[1])
             two = self._arm(frame, second)
             for leave in self._leaves[made:]:
                 leave.complete(log)
@@ -600,7 +709,7 @@ class Heap:
 
         for _ in range(MAX_ROUNDS):
             tainted, optional, marked = self._tainted.keys(), self._optional, len(self._leaves)
-            known = self._each
+            known, true = self._each, self._true.keys()
             with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
             if ended is not None or len(self._leaves) > marked:
@@ -614,7 +723,7 @@ class Heap:
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
-            if not changed or not self._may_matter(changed, frame):
+            if true <= self._true.keys() and (not changed or not self._may_matter(changed, frame)):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
@@ -756,10 +865,9 @@ class Heap:
             if kind is Opaque and one.held is two.held:
                 return one
         held_one, held_two = self._held(one), self._held(two)
-        holds = held_one if held_one == held_two else "any"
-        if {held_one, held_two} == {"texts", "list"}:
-            holds = "list"
+        holds = "list" if {held_one, held_two} == {"texts", "list"} else amounts.either(held_one, held_two)
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
+        found.is_true = self.is_true(one) and self._is_true(two, self._other_true)
         if holds in ("texts", "list"):
             found.is_shared = True
             for each in (one, two):
@@ -777,11 +885,12 @@ class Heap:
     def _held(self, value: Any) -> str | type:
         """Return the kind of a value; a list of texts may be known in part."""
         if type(value) is not list:
-            return holds_of(value)
+            return amounts.holds_of(value)
         if id(value) not in self._unsettled and self.is_tainted(value):
             each = self.each_of(value)
             return "texts" if each is not None and each.holds == "text" else "list"
-        return "texts" if self._is_settled(value) and all(holds_of(each) == "text" for each in value) else "list"
+        are_texts = all(amounts.holds_of(each) == "text" for each in value)
+        return "texts" if are_texts and self._is_settled(value) else "list"
 
     def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
         """Return the items of either of two dicts, of which each may stand for several; see `Unknown.items`."""
@@ -844,13 +953,13 @@ class Heap:
 
     def _merge(self, others: Log, marks: Marks, why: frozenset[Hashable]) -> None:
         """Let each object hold either its content or the content in `others`, of a path with `marks`; see `fork`."""
-        self._unsettled = others
+        self._unsettled, self._other_true = others, marks.true
         apart = {key for key, each in self._optional.items() if marks.optional.get(key) is not each}
         known = {key: each for key, each in self._each.items() if key in others or marks.each.get(key) == each}
         self._each = known
         for held, other in others.values():
             self._merge_one(held, other, marks, why)
-        self._unsettled = {}
+        self._unsettled, self._other_true = {}, {}
         self._optional = {key: each for key, each in self._optional.items() if key not in apart or key in others}
         self._merge_marks(marks)
 
@@ -862,11 +971,15 @@ class Heap:
             self._merge_items(held, other, marks, why)
             return
         is_lost = id(held) in self._tainted or id(held) in marks.tainted
+        is_lost = is_lost and not (is_open and kind is dict)
         if kind in LISTS:
             if is_lost or len(now) != len(other):
                 self.taint_with(held, self._each_of_either(held, other, marks, why))
                 return
             merged: Any = [self.joined(a, b, why) for a, b in zip(now, other, strict=True)]
+        elif kind in MAPPINGS and is_lost:
+            self.taint_with(held, self._each_of_either(held, other, marks, why))
+            return
         elif kind is Frame:
             names = [*now, *(name for name in other if name not in now)]
             merged = {n: self.joined(now[n], other[n], why) if n in now and n in other else _UNBOUND for n in names}
@@ -875,7 +988,7 @@ class Heap:
                 self.taint_with(held, self._each_of_either(held, other, marks, why))
             return
         elif not _have_same_keys(now, other):
-            self.taint(held)
+            self.taint_with(held, self._each_of_either(held, other, marks, why) if kind in MAPPINGS else None)
             return
         else:
             merged = {key: self.joined(value, other[key], why) for key, value in now.items()}
@@ -900,7 +1013,7 @@ class Heap:
         elif id(held) not in marks.tainted and id(held) not in self._open:
             second = other
         if first is None or second is None or any(type(key) is not str for key in (*first, *second)):
-            self.taint(held)
+            self.taint_with(held, self._each_of_either(held, other, marks, why))
             return
         items = self._either(first, second, why)
         self.note(held)
@@ -970,11 +1083,13 @@ class Heap:
         return log
 
     def _marks(self) -> Marks:
-        return Marks(self.counts.copy(), self._tainted, self._each, self._optional, self.gates)
+        counts = self.counts.copy()
+        return Marks(counts, self._tainted, self._each, self._optional, self.gates, self._true, self._touched)
 
     def _set(self, marks: Marks) -> None:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
         self._each, self._optional = marks.each, marks.optional
+        self._true, self._touched = marks.true, marks.touched
 
     def _merge_marks(self, marks: Marks) -> None:
         if not _are_equal(self.counts, marks.counts):
@@ -983,6 +1098,8 @@ class Heap:
             self.counts &= marks.counts
         self._tainted = {**self._tainted, **marks.tainted}
         self.gates |= marks.gates
+        self._true = {key: each for key, each in self._true.items() if key in marks.true}
+        self._touched = self._touched if marks.touched is self._touched else object()
 
 
 @dataclass(slots=True)
@@ -1062,12 +1179,14 @@ def has_own_hash(value: Any) -> bool:
     return (kind in _HASHED and bool(value == value)) or facts.kind_of(kind) == "enum"  # NaN has that of its object
 
 
-def holds_of(value: Any) -> str | type:
-    """Return the kind of a value, as in `Unknown.holds`."""
-    kind = type(value)
-    if kind is Unknown:
-        return value.holds  # type: ignore[no-any-return]
-    return {str: "text", bool: "bool", int: "number", float: "number"}.get(kind, "any")
+def _named(key: Any) -> Hashable:
+    """Return what a key is found by: an unknown key by being the same."""
+    return (type(key), key) if type(key) in ATOMS else id(key)
+
+
+def _holds_if_hashed(value: Any) -> str | type:
+    """Return the kind of a value that has a hash and never changes, "any" for others."""
+    return holds if amounts.is_atom(holds := amounts.holds_of(value)) else "any"
 
 
 def sources_of(value: Any) -> frozenset[Hashable]:
@@ -1084,7 +1203,9 @@ def _are_alike(one: Each | None, two: Each) -> bool:
     """Whether the same is known, but for the numbers of rounds."""
     if one is None:
         return False
-    return one.holds == two.holds and set(map(without_number, one.sources)) == set(map(without_number, two.sources))
+    return (one.holds, one.value) == (two.holds, two.value) and set(map(without_number, one.sources)) == set(
+        map(without_number, two.sources)
+    )
 
 
 def without_number(source: Hashable) -> Hashable:
@@ -1129,7 +1250,9 @@ def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
     if not may_differ(one):
         return False
     if kind is Unknown:
-        are_kinds = (one.holds, one.is_shared, one.is_dict) == (two.holds, two.is_shared, two.is_dict)
+        are_kinds = (one.holds, one.is_shared, one.is_dict, one.is_true) == (
+            two.holds, two.is_shared, two.is_dict, two.is_true,
+        )  # fmt: skip
         is_alike = are_kinds and _origins(one) == _origins(two)
         is_alike &= len(one.over) == len(two.over) and all(map(_are_identical, one.over, two.over))
         return is_alike and (one.items is two.items or _have_same_items(one.items, two.items, may_differ))

@@ -13,18 +13,19 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, ordering, regexes, taking, texts, unknowns
-from teola_plugin.adapters.reader.heap import HASHED, Each, has_own_hash, holds_of
+from teola_plugin.adapters.reader import amounts, bounds, ordering, regexes, taking, texts, unknowns
+from teola_plugin.adapters.reader.amounts import holds_of, is_atom
+from teola_plugin.adapters.reader.heap import ITEMS, KEYS, MAPPINGS, VALUES, Each, has_own_hash
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
     handled,
     is_collection,
     is_unknown,
-    kind_of,
     known,
     lazy,
     require_order,
+    unknown_atom,
     walked,
     whole,
     words,
@@ -116,7 +117,8 @@ def has_method(kind: type, name: str) -> bool:
 def field(run: Any, value: Any, name: str) -> Any:
     """Return an attribute of a value of a builtin type: data, or a bound method. Raises: AttributeError, Barrier."""
     kind = type(value)
-    known(run, value)
+    if not has_method(kind, name):
+        known(run, value)
     if has_method(kind, name):
         return handled(lambda run, args, kwargs: method(run, value, name, args, kwargs), name)
     if name in FIELDS.get(kind, ()):
@@ -147,6 +149,8 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     is_copied = name == "copy" and kind in (list, set) and not args and not kwargs
     if is_copied and run.is_tainted(value) and (each := run.each_of(value)) is not None:
         return run.taint_with(kind(), each)
+    if run.is_tainted(value) and kind in MAPPINGS and (read := _of_dict(run, value, name, args, kwargs)) is not None:
+        return read
     known(run, value)
     if name in ("items", "keys", "values") and kind in WRITE and not args and not kwargs:
         return getattr(value, name)()
@@ -156,6 +160,32 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     if kind is re.Pattern:
         return regexes.pattern_method(run, value, name, args, kwargs)
     return _read(run, value, name, args, kwargs)
+
+
+def _of_dict(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Return the result of reading a dict of unknown content; None for other methods."""
+    each = run.each_of(value)
+    if kwargs or each is None:
+        return None
+    if name in (KEYS, VALUES, ITEMS) and not args:
+        return Unknown("any", run.sources(value), over=({"keys": KEYS, "values": VALUES, "items": ITEMS}[name], value))
+    if name == "copy" and not args:
+        made = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
+        return run.taint_with(made, each)
+    if name == "get" and len(args) in (1, 2) and is_atom(holds_of(args[0])):
+        holds = _either(each.value, args[1] if len(args) == 2 else None)
+        return run.unknown(value, *args, holds=holds, is_safe=True)
+    if name == "most_common" and len(args) <= 1 and all(type(count) is int for count in args):
+        is_safe = each.value is None or amounts.parts_of(each.value) is not None
+        run.unknown(value, is_safe=is_safe)
+        return Unknown("list", run.sources(value), over=(ITEMS, value))
+    return None
+
+
+def _either(holds: str | type | None, default: Any) -> str | type:
+    """Return the kind of a value of a dict, whose values are of one kind, or of a default."""
+    found = amounts.any_of([holds_of(default)] if holds is None else [holds, holds_of(default)]) or "any"
+    return found if is_atom(found) else "any"
 
 
 def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -185,8 +215,10 @@ def _comparable(run: Any, elements: Any) -> None:
 
 def _get(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if args and is_unknown(run, args[0]):
-        is_safe = kind_of(args[0]) in ("text", "number", "bool") and len(args) <= 2
-        return run.unknown(args[0], is_safe=is_safe)
+        is_safe = unknown_atom(args[0]) and len(args) <= 2
+        each = run.each_of(value)
+        holds = _either(each.value, args[1] if len(args) == 2 else None) if each is not None else "any"
+        return run.unknown(args[0], value, *args[1:], holds=holds, is_safe=is_safe)
     run.require_known(*args[:1])
     return value.get(*args, **kwargs)
 
@@ -262,7 +294,7 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
         given = type(args[0])
         if given is kind or (name == "extend" and given is tuple):
             return None
-    if name in ("add", "discard") and len(args) == 1 and (args[0] is None or holds_of(args[0]) in HASHED):
+    if name in ("add", "discard") and len(args) == 1 and (args[0] is None or is_atom(holds_of(args[0]))):
         return None
     check = taking.hashed if kind in (set, Counter) else taking.paired if isinstance_of(value, dict) else None
     for each in args:
@@ -275,15 +307,15 @@ def _with_each(
 ) -> tuple[Any] | None:
     """Return the result of a method, in a tuple, that leaves something known of the items; None for other methods."""
     run.taint(value)
-    if kwargs or len(args) > 1:
+    if kwargs or len(args) > 1 or isinstance_of(value, dict):
         return None
     if name == "pop" and type(value) is list and all(type(at) is int for at in args):
         run.taint_with(value, each)
         return (run.unknown(value, holds=each.holds or "any", error=IndexError),)
-    if name == "discard" and holds_of(args[0]) in HASHED:
+    if name == "discard" and is_atom(holds_of(args[0])):
         run.taint_with(value, each)
         return (None,)
-    if name == "add" and holds_of(args[0]) in HASHED:
+    if name == "add" and is_atom(holds_of(args[0])):
         run.taint_with(value, each)
         run.gain(value, args[0])
         return (None,)
@@ -301,7 +333,7 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
     kind = type(value)
     if name == "sort":
         return _sort(run, value, args, kwargs)
-    if name == "add" and len(args) == 1 and type(args[0]) is Unknown and kind_of(args[0]) in HASHED and not kwargs:
+    if name == "add" and len(args) == 1 and unknown_atom(args[0]) and not kwargs:
         each = run.each_of(value)
         run.taint_with(value, each)
         run.gain(value, args[0])

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, classes, foreign, operators, ordering, outlets, taking, texts
+from teola_plugin.adapters.reader import amounts, bounds, classes, foreign, operators, ordering, outlets, taking, texts
+from teola_plugin.adapters.reader.amounts import is_atom
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.heap import HASHED, NUMBERED, WALKED, ZIPPED
+from teola_plugin.adapters.reader.heap import FILTERED, MAPPED, NUMBERED, WALKED, ZIPPED, Each
 from teola_plugin.adapters.reader.table import (
     Walk,
     called,
@@ -21,6 +22,7 @@ from teola_plugin.adapters.reader.table import (
     handled,
     is_collection,
     is_sequence,
+    is_text,
     is_unknown,
     iterated,
     kind_of,
@@ -31,11 +33,12 @@ from teola_plugin.adapters.reader.table import (
     register,
     require_no_decimals,
     require_order,
-    unknown_number,
+    unknown_atom,
     walked,
     whole,
 )
 from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
     STALE,
     Arguments,
     Barrier,
@@ -81,9 +84,9 @@ def _filled(run: Any, make: Callable[..., Any], source: Any) -> Any:
         return None
     if make is list:
         return run.taint_with([], each)
-    if make is set and each.holds in HASHED:
+    if make is set and is_atom(each.holds):
         return run.taint_with(set(), each)
-    if make is tuple or (make is frozenset and each.holds in HASHED):
+    if make is tuple or (make is frozenset and is_atom(each.holds)):
         return Unknown("any", each.sources, over=(each.holds or "any",))
     return None
 
@@ -96,7 +99,11 @@ def _walks(function: Callable[..., Any], shape: str) -> Handler:
         over = args[:1] if shape is NUMBERED else args
         if shape is NUMBERED:
             rest = [*args[1:], *kwargs.values()]
-            is_plain = len(rest) <= 1 and kwargs.keys() <= {"start"} and all(type(each) is int for each in rest)
+            is_plain = (
+                len(rest) <= 1
+                and kwargs.keys() <= {"start"}
+                and all(type(each) is int and 0 <= each < 2**32 for each in rest)
+            )
         else:
             is_plain = all(name == "strict" and value is False for name, value in kwargs.items())
         can_walk = all(is_sequence(each) or type(each) is str for each in over)
@@ -107,10 +114,36 @@ def _walks(function: Callable[..., Any], shape: str) -> Handler:
     return handle
 
 
+def _range(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    kinds = [amounts.parts_of_value(each) for each in args]
+    if kwargs or not 1 <= len(args) <= 3 or not any(type(each) is Unknown for each in args):
+        return reads(range)(run, args, kwargs)
+    if any(each is None or each[0] not in ("count", "int") for each in kinds) or not run.is_true((*args, 1, 1)[2]):
+        raise Undecided
+    holds = amounts.any_of(amounts.holds_of(each) for each in args[:2])
+    return Unknown("any", run.sources(*args), over=("int" if len(args) == 3 else holds,))
+
+
+def _maps(function: Callable[..., Any], shape: str) -> Handler:
+    """Handle `map` and `filter`; the function is called where an item of an unknown iterable is needed."""
+    ordinary = makes_iterator(map, 0) if function is map else _chooses(filter, none_is_truth=True)
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        over, can_walk = args[1:], all(is_sequence(each) or type(each) is str for each in args[1:])
+        if over and can_walk and not kwargs and any(map(run.is_unknown, over)) and (shape is MAPPED or len(over) == 1):
+            if args[0] is None and shape is FILTERED:
+                return Unknown("any", run.sources(*over), over=(WALKED, *over))
+            if isinstance_of(args[0], Opaque):
+                return Unknown("any", run.sources(*over), over=(shape, *args))
+        return ordinary(run, args, kwargs)
+
+    return handle
+
+
 def _from_keys(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and is_collection(args[0]):
         each = run.each_of(args[0])
-        if each is not None and each.holds in HASHED:
+        if each is not None and is_atom(each.holds):
             return Unknown("any", each.sources, over=(each.holds,))
     return reads(dict.fromkeys, collects=taking.hashed)(run, args, kwargs)
 
@@ -119,6 +152,8 @@ def _mapping(make: Callable[..., Any]) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if not args:
             return make(**kwargs)
+        if type(args[0]) is Unknown and len(args) == 1 and not kwargs and (pair := _pair_of(run, args[0])) is not None:
+            return run.taint_with(make(), pair)
         known(run, args[0])
         if isinstance_of(args[0], Opaque):
             raise Barrier("it makes a dict of an object that is no plain data")
@@ -135,6 +170,18 @@ def _mapping(make: Callable[..., Any]) -> Handler:
     return handle
 
 
+def _pair_of(run: Any, pairs: Unknown) -> Each | None:
+    """Return what is known of a dict that is made of unknown pairs; None if making it may raise."""
+    if len(pairs.over) < 2:
+        return None
+    items = run.items_of(pairs)
+    if not all(type(each) is tuple and len(each) == 2 for each in items):
+        return None
+    keys, values = run.each_of([key for key, _ in items]), run.each_of([value for _, value in items])
+    sources = keys.sources | values.sources | (run.sources(pairs) or ANYWHERE)
+    return Each(keys.holds, sources, values.holds) if keys.holds is None or is_atom(keys.holds) else None
+
+
 def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     factory: Any = args[0] if args else None
     known(run, factory)
@@ -149,7 +196,9 @@ def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and is_unknown(run, args[0]):
         is_safe = type(args[0]) is not Unknown or kind_of(args[0]) in ("text", "texts", "list")
-        return run.unknown(args[0], holds="number", is_safe=is_safe)
+        made = run.unknown(args[0], holds=amounts.COUNT, is_safe=is_safe)
+        made.is_true, made.of = run.is_true(args[0]), run.shown(args[0], True)
+        return made
     if len(args) == 1 and type(args[0]) is Lazy:
         raise TypeError("the iterator has no len()")
     return len(*args, **kwargs)
@@ -180,11 +229,21 @@ def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _next(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if args and kind_of(args[0]) == "any" and len(args[0].over) > 1 and args[0].over[0] in _MADE and len(args) <= 2:
+        found = functools.reduce(run.joined, run.items_of(args[0]))
+        if len(args) == 2:
+            return run.joined(found, args[1], run.sources(args[0]) or ANYWHERE)
+        run.raises(run.sources(args[0]), error=StopIteration)
+        return found
     known(run, *args[:1])
     if not args or len(args) > 2 or kwargs or type(args[0]) is not Lazy:
         return next(*args, **kwargs)
     run.tick()
     return next(*args)
+
+
+_MADE = (NUMBERED, ZIPPED, MAPPED, FILTERED)
+"""How iterators make their items."""
 
 
 # --- truth -----------------------------------------------------------------------------------------------------------
@@ -194,6 +253,8 @@ def _quantifier(stops_at: bool) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) != 1 or kwargs:
             raise TypeError("it takes exactly one argument")
+        if run.is_unknown(args[0]) and is_collection(args[0]):
+            return run.unknown(args[0], run.items_of(args[0]), holds="bool", is_safe=True)
         unknown = []
         for each in walked(run, args[0]):
             run.tick()
@@ -215,7 +276,9 @@ def _bool(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     try:
         return operators.truth(run, args[0])
     except Undecided:
-        return run.unknown(args[0], holds="bool", is_safe=True)
+        made = run.unknown(args[0], holds="bool", is_safe=True)
+        made.of = run.shown(args[0], True)
+        return made
 
 
 def _chooses(function: Callable[..., Any], *, none_is_truth: bool = False) -> Handler:
@@ -244,11 +307,12 @@ def _number(function: Callable[..., Any]) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if args and kind_of(args[0]) not in ("", "any"):
             run.require_known(*args[1:], *kwargs.values())
-            is_safe = kind_of(args[0]) in ("bool", "float") or (function is abs and unknown_number(args[0]))
             is_alone = len(args) == 1 and not kwargs
+            made = _number_of(function, args[0].holds, args[1:]) if not kwargs else None
             is_of_text = is_alone and function in (int, float) and kind_of(args[0]) == "text"
             error = ValueError if is_of_text else Exception
-            return run.unknown(args[0], holds="number", is_safe=is_safe and is_alone, error=error)
+            holds: str | type = float if function is float else "int" if function is int else "number"
+            return run.unknown(args[0], holds=made or holds, is_safe=made is not None, error=error)
         known(run, *args)
         run.require_known(*args, *kwargs.values())
         if function in (abs, round):
@@ -258,6 +322,17 @@ def _number(function: Callable[..., Any]) -> Handler:
         return function(*args, **kwargs)
 
     return handle
+
+
+def _number_of(function: Callable[..., Any], holds: str | type, rest: Arguments) -> str | type | None:
+    """Return the kind of the number that is made of an unknown number; None if making it may raise."""
+    if function is abs and not rest:
+        return amounts.negated(holds)
+    if function is round and len(rest) == 1 and type(rest[0]) is int and 0 <= rest[0] < 100:
+        return amounts.rounded(holds)
+    if rest:
+        return None
+    return amounts.real_of(holds) if function is float else amounts.whole_of(holds)
 
 
 def _str(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -297,16 +372,18 @@ def _pow(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _hash(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and unknown_atom(args[0]):
+        return run.unknown(args[0], holds=amounts.PLACE, is_safe=True)
     known(run, *args)
     run.require_known(*args)
     if len(args) != 1 or kwargs:
         raise TypeError("hash takes one argument")
     found = hash(args[0])
-    return found if type(args[0]) in (int, bool) else run.unknown(holds="number", is_safe=True)
+    return found if type(args[0]) in (int, bool) else run.unknown(holds=amounts.PLACE, is_safe=True)
 
 
 def _id(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    return run.unknown(*args, holds="number", is_safe=len(args) == 1 and not kwargs)
+    return run.unknown(*args, holds=amounts.COUNT, is_safe=len(args) == 1 and not kwargs)
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -322,7 +399,7 @@ def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         raise TypeError("sep and end must be None or a string")
     shows(run, *args)
     written = [each if type(each) is str else None for each in (*args, *around) if type(each) not in _IN_ASCII]
-    if not all(map(texts.is_text, filter(None, around))) or not outlets.prints(written):
+    if not all(map(is_text, filter(None, around))) or not outlets.prints(written):
         run.raises()
 
 
@@ -506,12 +583,12 @@ def _register() -> None:
     register(_walks(zip, ZIPPED), zip)
     for walker in (itertools.chain, itertools.zip_longest, itertools.pairwise):
         register(makes_iterator(walker), walker)
-    register(makes_iterator(map, 0), map)
+    register(_maps(map, MAPPED), map)
     register(makes_iterator(itertools.starmap, 0), itertools.starmap)
     register(makes_iterator(itertools.cycle), itertools.cycle)
     register(lambda run, args, kwargs: lazy(run, carries(itertools.count)(run, args, kwargs)), itertools.count)
     register(lambda run, args, kwargs: lazy(run, _repeat(run, args, kwargs)), itertools.repeat)
-    register(_chooses(filter, none_is_truth=True), filter)
+    register(_maps(filter, FILTERED), filter)
     register(_chooses(itertools.filterfalse, none_is_truth=True), itertools.filterfalse)
     register(_chooses(itertools.takewhile), itertools.takewhile)
     register(_chooses(itertools.dropwhile), itertools.dropwhile)
@@ -537,6 +614,7 @@ def _register() -> None:
     register(ordering.extreme(max), max)
     for number in (int, float, round, abs):
         register(_number(number), number)
+    register(_range, range)
     for plain in (
         complex,
         chr,
@@ -545,7 +623,6 @@ def _register() -> None:
         bin,
         oct,
         slice,
-        range,
         int.from_bytes,
         bytes.fromhex,
         str.maketrans,
@@ -571,11 +648,13 @@ def _register() -> None:
 
 
 def _counter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    known(run, *args)
     if args and isinstance_of(args[0], dict):
         return Counter(*args, **kwargs)
     if len(args) != 1 or args[0] is None:
         return Counter(*args, **kwargs)
+    if run.is_unknown(args[0]) and is_collection(args[0]) and (each := run.each_of(args[0])) and is_atom(each.holds):
+        return run.taint_with(Counter(), Each(each.holds, each.sources, amounts.COUNT))
+    known(run, *args)
     return _container(Counter, hashes=True)(run, args, kwargs)
 
 

@@ -12,7 +12,7 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import describe, in_mro, is_class
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field
-from teola_plugin.adapters.reader.table import register
+from teola_plugin.adapters.reader.table import register, unknown_atom
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of
 
 
@@ -55,7 +55,7 @@ def _plain(run: Any, value: Any) -> Any:
     run.tick()
     kind = type(value)
     if run.is_unknown(value):
-        if kind is Unknown and value.holds in ("text", "bool", "number"):
+        if unknown_atom(value):
             return value
         raise Undecided
     if kind is list or kind is tuple:

@@ -34,6 +34,7 @@ from typing import Any
 
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.reader import (
+    amounts,
     bounds,
     classes,
     days,
@@ -53,6 +54,7 @@ from teola_plugin.adapters.reader.table import (
     called,
     gives,
     handled,
+    is_text,
     kind_of,
     known,
     reads,
@@ -60,6 +62,8 @@ from teola_plugin.adapters.reader.table import (
     require_no_decimals,
     require_no_wait,
     require_order,
+    unknown_atom,
+    unknown_number,
     unknowns,
 )
 from teola_plugin.adapters.reader.values import (
@@ -187,7 +191,7 @@ def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     category = args[1] if len(args) > 1 else kwargs.get("category")
     held: Any = UserWarning if category is None else category.held if type(category) is Opaque else None
     is_known = foreign.is_class(held) and facts_of(held).kind == "exception" and foreign.is_subtype(held, Warning)
-    if not (args and texts.is_text(args[0]) and is_known and outlets.warns(held)):
+    if not (args and is_text(args[0]) and is_known and outlets.warns(held)):
         run.raises()
 
 
@@ -253,7 +257,7 @@ def _is_length_if_any(run: Any, args: Arguments) -> bool:
     return not args or _is_length(run, args)
 
 
-def _is_text(run: Any, args: Arguments) -> bool:
+def _is_one_text(run: Any, args: Arguments) -> bool:
     return len(args) == 1 and type(args[0]) is str and args[0].isascii() and args[0].isprintable()
 
 
@@ -313,7 +317,7 @@ def _time_text(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Handle `time.strftime`."""
     is_known = len(args) == 1 and not kwargs
     text = days.shown(days.present(Unknown(), None), args[0]) if is_known else None
-    return text or _random("any", _is_text)(run, args, kwargs)
+    return text or _random("any", _is_one_text)(run, args, kwargs)
 
 
 def _chosen(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -321,13 +325,14 @@ def _chosen(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     sequence = args[0] if args else ()
     if type(sequence) not in (list, tuple, str, range):
         raise Undecided
-    holds = "text" if sequence and all(map(texts.is_text, sequence)) else "any"
+    holds = "text" if sequence and all(map(is_text, sequence)) else "any"
     return run.unknown(holds=holds, is_safe=bool(sequence))
 
 
 def _between(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     is_safe = len(args) == 2 and all(type(each) is int for each in args) and args[0] <= args[1]
-    return run.unknown(*args, holds="number", is_safe=is_safe)
+    holds = amounts.any_of(map(amounts.holds_of_number, args)) if is_safe else "int"
+    return run.unknown(*args, holds=holds, is_safe=is_safe)
 
 
 def _shuffled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -351,7 +356,8 @@ def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if type(named.get("indent")) is int and named["indent"] > 100:
         raise Barrier("it writes a very large text")
     if found := unknowns(run, args[0]):
-        is_safe = all(kind_of(each) in ("text", "texts", "bool") for each in found)
+        is_safe = all(is_text(each) or kind_of(each) == "texts" or unknown_number(each) for each in found)
+        is_safe = is_safe and named.get("allow_nan", True) is True
         return run.unknown(*found, holds="text", is_safe=is_safe and _has_plain_shape(args[0]))
     run.require_known(*args)
     return json.dumps(*args, **named)
@@ -461,19 +467,12 @@ def _method_caller(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return handled(get, "a methodcaller")
 
 
-_IMMUTABLE = ("text", "bool", "number")
-
-
 def _copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         raise TypeError("copy takes one argument")
     value = args[0]
     if type(value) is Unknown:
-        return (
-            value
-            if kind_of(value) in _IMMUTABLE
-            else run.unknown(value, holds=value.holds, is_safe=kind_of(value) != "any")
-        )
+        return value if unknown_atom(value) else run.unknown(value, holds=value.holds, is_safe=kind_of(value) != "any")
     known(run, value)
     if isinstance_of(value, Opaque) or type(value) is Lazy:
         raise Barrier("it copies an object that is no plain data")
@@ -541,7 +540,7 @@ def _register_effects() -> None:
     register(_now_without_zone(None), datetime.datetime.today)
     register(_today, datetime.date.today)
     register(_random(float), time.time, time.monotonic, time.perf_counter, time.process_time, random.random)
-    register(_random("number"), time.time_ns, time.monotonic_ns, time.perf_counter_ns)
+    register(_random(amounts.COUNT), time.time_ns, time.monotonic_ns, time.perf_counter_ns)
     register(_random("any"), time.localtime, time.gmtime)
     register(_random("text"), time.ctime, time.asctime)
     register(_random("any", _is_length), os.urandom)

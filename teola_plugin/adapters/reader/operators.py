@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, foreign, hints, taking, texts, unknowns
+from teola_plugin.adapters.reader import amounts, bounds, foreign, hints, taking, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.heap import MAPPINGS, Each
 from teola_plugin.adapters.reader.table import (
     VIEWS,
+    is_text,
     is_unknown,
     kind_of,
     known,
     may_be_shared,
     require_no_decimals,
     require_order,
+    unknown_atom,
     unknown_number,
     walked,
 )
@@ -74,7 +77,7 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
         return _PLAIN[name](a, b)
     if isinstance_of(a, Opaque) or isinstance_of(b, Opaque):
         return _combined(run, name, a, b)
-    if is_unknown(run, a) or is_unknown(run, b):
+    if (is_unknown(run, a) or is_unknown(run, b)) and not (name == "%" and kind is str and unknown_atom(b)):
         return _unknown_binary(run, name, a, b)
     if name == "%" and kind in (str, bytes):
         return texts.percent(run, a, b)
@@ -124,22 +127,29 @@ def _bound(run: Any, name: str, a: Any, b: Any) -> None:
 
 
 def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
-    """Return results that cannot raise: text + text, text * number, and numbers small enough for a float."""
-    if name == "+" and texts.is_text(a) and texts.is_text(b):
+    """Return results that cannot raise: of texts, lists, nearby times and numbers small enough for a float."""
+    if name == "+" and is_text(a) and is_text(b):
         return run.unknown(a, b, holds="text", is_safe=True)
     if (found := unknowns.arithmetic(run, name, a, b)) is not None:
         return found
-    if name in ("+", "-", "*") and any(
-        unknown_number(one) and type(two) in (int, bool) and abs(two) < 2**53 for one, two in ((a, b), (b, a))
-    ):
-        return run.unknown(a, b, holds="number", is_safe=True)
     if name == "+" and holds_texts(run, a) and holds_texts(run, b):
         return run.unknown(a, b, holds="texts", is_safe=True)
+    if name in _OF_SETS and type(a) is type(b) is set and (each := _each_of_sets(run, a, b)) is not None:
+        return run.taint_with(set(), each)
     if name == "+" and _is_list(a) and _is_list(b):
         over = a.over if type(a) is type(b) is Unknown and len(a.over) == 1 and a.over == b.over else ()
         return Unknown("list", run.sources(a, b), over=over)
     _note_refused(run, _PLAIN[name], a, b)
     raise Undecided
+
+
+_OF_SETS = ("&", "-", "|", "^")
+
+
+def _each_of_sets(run: Any, one: Any, two: Any) -> Each | None:
+    """Return what is known of the items of two sets together."""
+    first, second = run.each_of(one), run.each_of(two)
+    return None if first is None or second is None else first.joined(second)
 
 
 def _note_refused(run: Any, operation: Callable[[Any, Any], Any], a: Any, b: Any) -> None:
@@ -182,7 +192,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
     if name == "not":
         return not truth(run, value)
     if name in ("-", "+") and unknown_number(value):
-        return run.unknown(value, holds="number", is_safe=True)
+        return run.unknown(value, holds=amounts.negated(value.holds), is_safe=True)
     known(run, value)
     require_no_decimals(value)
     if type(value) is Counter:
@@ -192,6 +202,8 @@ def unary(run: Any, name: str, value: Any) -> Any:
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     """Return `a` after `a <name>= b`."""
+    if type(a) is Unknown:
+        run.forget_truth(a)
     if may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS:
         raise Barrier("it changes a value that is not known yet")
     if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
@@ -205,6 +217,9 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     if name == "+" and type(a) in (list, deque) and (type(b) is Unknown or (type(b) is list and is_unknown(run, b))):
         taking.grow(run, a, b)
         return a
+    are_sets = type(a) is type(b) is set and name in _OF_SETS and (is_unknown(run, a) or is_unknown(run, b))
+    if are_sets and (each := _each_of_sets(run, a, b)) is not None:
+        return run.taint_with(a, each)
     if is_unknown(run, b) or (is_unknown(run, a) and type(a) is not list):
         run.taint(a)
         run.raises(b.sources if type(b) is Unknown else None)
@@ -311,16 +326,25 @@ def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
     if name in ("==", "!="):
         return run.unknown(a, b, holds="bool", is_safe=True)
     _note_refused(run, _PLAIN[name], a, b)
-    is_text = texts.is_text(a) and texts.is_text(b)
-    is_number = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
-    return run.unknown(a, b, holds="bool", is_safe=is_text or is_number)
+    are_texts = is_text(a) and is_text(b)
+    are_numbers = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
+    found = run.unknown(a, b, holds="bool", is_safe=are_texts or are_numbers)
+    if type(b) is int and (name, b) in _SHOWING_SOME and type(a) is Unknown and type(a.of) is tuple:
+        found.of = a.of
+    return found
+
+
+_SHOWING_SOME = ((">", 0), (">=", 1))
+"""Comparisons of a length that show that there are items."""
 
 
 def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
     if type(a) is Unknown or type(b) is Unknown:
         if a is b:
             return is_same
-        return run.unknown(a, b, holds="bool", is_safe=True)
+        found = run.unknown(a, b, holds="bool", is_safe=True)
+        found.of = run.shown(a, not is_same) if kind_of(a) == "match" and b is None else None
+        return found
     if a is not b and (run.stands_in(a) or run.stands_in(b)):
         return Unknown("bool", ANYWHERE)
     if a is STALE or b is STALE:
@@ -344,13 +368,16 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         is_open = type(items.get(a)) is Perhaps
         return run.unknown(b, holds="bool", is_safe=True) if is_open else (a in items) is is_in
     if kind is Unknown:
-        safe = (kind_of(b) == "text" and texts.is_text(a)) or kind_of(b) == "texts"
+        safe = (kind_of(b) == "text" and is_text(a)) or kind_of(b) == "texts"
         return run.unknown(a, b, holds="bool", is_safe=safe)
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        is_hashable = texts.is_text(a) or unknown_number(a) or type(a) in ATOMS
-        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque) or (kind is set and is_hashable))
+        is_hashable = is_text(a) or unknown_number(a) or type(a) in ATOMS
+        is_safe = kind in (list, deque) or (kind in (set, *MAPPINGS) and is_hashable)
+        found = run.unknown(a, b, holds="bool", is_safe=is_safe)
+        found.of = run.shown(b, is_in, a) if kind in MAPPINGS and is_hashable else None
+        return found
     if type(a) is Unknown:
         return _unknown_membership(run, is_in, a, b)
     if kind in (list, tuple, deque) or kind is VIEWS[1]:
@@ -388,11 +415,12 @@ def _unknown_membership(run: Any, is_in: bool, a: Unknown, b: Any) -> Any:
         if any(each is a for each in b):
             return is_in
         return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=True)
-    is_text = kind_of(a) in ("text", "number", "bool")
     if kind is str:
         return run.unknown(a, holds="bool", is_safe=kind_of(a) == "text")
-    if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and is_text:
-        return run.unknown(a, holds="bool", is_safe=True) if b else not is_in
+    if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and unknown_atom(a):
+        found = run.unknown(a, holds="bool", is_safe=True)
+        found.of = run.shown(b, is_in, a) if kind in MAPPINGS else None
+        return found if b else not is_in
     raise Undecided
 
 
@@ -428,27 +456,34 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         run.raises(run.sources(held), error=KeyError)
         return items[at].value
     if kind is Unknown:
-        if kind_of(held) == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
-            return run.unknown(held, holds="text", is_safe=True)
-        if kind_of(held) == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
-            return run.unknown(held, holds="texts", is_safe=True)
-        if kind_of(held) == "list" and type(at) is slice and _whole_numbers(at) and at.step != 0:
-            return Unknown("list", run.sources(held), over=held.over)
+        if kind_of(held) in ("text", "texts", "list") and type(at) is slice and _whole_numbers(at):
+            return Unknown(held.holds, run.sources(held, at), over=held.over)
         if kind_of(held) == "message":
             run.raises()
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
         inner = {"text": "text", "texts": "texts" if type(at) is slice else "text"}.get(kind_of(held), "any")
-        return run.unknown(held, at, holds=inner)
+        is_safe = type(at) is int and at in (0, -1) and kind_of(held) in ("text", "texts", "list") and run.is_true(held)
+        return run.unknown(held, at, holds=inner, is_safe=is_safe)
     if isinstance_of(held, Opaque):
         return _opaque_subscript(run, held, at)
     if is_unknown(run, held):
-        if kind is list and type(at) is slice and _whole_numbers(at) and at.step != 0:
+        if kind is list and type(at) is slice and _whole_numbers(at):
             each = run.each_of(held)
-            return run.unknown(held, is_safe=True) if each is None else run.taint_with([], each)
+            if each is None:
+                return run.unknown(held, at, is_safe=True)
+            return run.taint_with([], each.joined(Each(None, run.sources(at))))
         if kind is list and type(at) is int and (each := run.each_of(held)) is not None:
-            return run.unknown(held, holds=each.holds or "any", error=IndexError)
+            is_safe = at in (0, -1) and run.is_true(held)
+            return run.unknown(held, holds=each.holds or "any", is_safe=is_safe, error=IndexError)
+        if kind in MAPPINGS and (each := run.each_of(held)) is not None:
+            return _item_of_dict(run, held, at, each)
         return run.changed_item(held, at)
+    if type(at) is slice and run.sources(at):
+        holds = "text" if kind is str else "texts" if kind is list and held and _all_texts(held) else "any"
+        return run.unknown(held, at, holds=holds, is_safe=kind in (str, list, tuple) and _whole_numbers(at))
+    if type(at) is Unknown and kind in MAPPINGS and (each := run.each_of(held)) is not None:
+        return _item_of_dict(run, held, at, each)
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"
         return run.unknown(at, holds=holds)
@@ -458,6 +493,23 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if type(at) is slice and kind in SEQUENCES:
         run.tick(1 + len(held) // 50)
     return held[at]
+
+
+def _item_of_dict(run: Any, held: Any, at: Any, each: Each) -> Any:
+    """Return the item of a dict at a key, where the dict's content or the key is unknown."""
+    is_hashed = amounts.is_atom(amounts.holds_of(at))
+    value = each.value
+    if type(held) is Counter:
+        value = amounts.either(value or amounts.COUNT, amounts.COUNT)
+    elif type(held) is defaultdict and held.default_factory is not None:
+        made = amounts.holds_of(held.default_factory())
+        value = amounts.either(value or made, made)
+        run.touch(held)
+        run.taint_with(held, each.joined(Each(amounts.holds_of(at), run.sources(at), value)) if is_hashed else None)
+    is_made = is_hashed and (type(held) is Counter or (type(held) is defaultdict and held.default_factory is not None))
+    holds = value if value is not None and amounts.is_atom(value) else "any"
+    is_safe = is_made or run.has_key(held, at)
+    return run.unknown(held, at, holds=holds, is_safe=is_safe, error=KeyError if is_hashed else Exception)
 
 
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
@@ -472,7 +524,9 @@ def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
 
 
 def _whole_numbers(at: slice) -> bool:
-    return all(type(each) is int or each is None for each in (at.start, at.stop, at.step))
+    """Whether slicing by these does not raise."""
+    are_whole = all(type(each) is int or kind_of(each) == "int" or each is None for each in (at.start, at.stop))
+    return are_whole and (at.step is None or (type(at.step) is int and at.step != 0))
 
 
 def _all_texts(held: Any) -> bool:
@@ -491,14 +545,14 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     run.escapes(held, at, value)
     if type(at) is not slice:
         run.changes.changes("", held, (value,))
-    if kind_of(held) == "texts" and not texts.is_text(value):
+    if kind_of(held) == "texts" and not is_text(value):
         held.holds = "any"
     if optional is not None:
         held[at] = value
         run.taint_but(held, {key: each for key, each in optional.items() if key != at})
         return
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
-        _lose(run, held, at)
+        _lose(run, held, at, value)
         return
     try:
         if type(held) is list and type(at) is slice:
@@ -540,15 +594,22 @@ def _before_change(run: Any, held: Any) -> None:
         run.touch(held)
 
 
-def _lose(run: Any, held: Any, at: Any) -> None:
+def _lose(run: Any, held: Any, at: Any, *values: Any) -> None:
     """Note that the content of the container is unknown from here on, and the store itself may have raised."""
+    run.forget_truth(held)
     if type(held) is Unknown:
         run.raises(held.sources)
         return
+    each = run.each_of(held) if type(held) in MAPPINGS and values else None
     run.taint(held)
-    hashable = type(at) in (str, int, bool) or (kind_of(at) in ("text", "number", "bool"))
-    if not (hashable and type(held) in (dict, OrderedDict, defaultdict, Counter)):
+    is_hashed = amounts.is_atom(amounts.holds_of(at))
+    if not (is_hashed and type(held) in MAPPINGS):
         run.raises(at.sources if type(at) is Unknown else None)
+    elif each is not None:
+        holds = amounts.holds_of(values[0])
+        new = Each(amounts.holds_of(at), run.sources(at, *values), holds if amounts.is_atom(holds) else "any")
+        run.taint_with(held, each.joined(new))
+        run.note_key(held, at)
 
 
 def iterated(run: Any, value: Any) -> Iterator[Any]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
+from teola_plugin.adapters.reader import amounts
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.table import collected, kind_of, known, require_no_decimals, unknown_number, whole
-from teola_plugin.adapters.reader.taking import Check, compared, number
-from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Opaque, Undecided, Unknown
+from teola_plugin.adapters.reader.heap import MAPPED, WALKED
+from teola_plugin.adapters.reader.table import (
+    collected,
+    is_collection,
+    is_text,
+    known,
+    require_no_decimals,
+    unknown_number,
+    whole,
+)
+from teola_plugin.adapters.reader.taking import Check, compared, is_number, number
+from teola_plugin.adapters.reader.values import ANYWHERE, Arguments, Handler, Lazy, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
@@ -29,24 +40,37 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     return [elements[at] for at in order]
 
 
-_KEYS_OF_TEXTS = (len, str.lower, str.upper, str.casefold, str.strip)
-
-
 def sorts_unknown(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> bool:
     """Whether sorting an iterable of unknown content cannot raise: one of texts, or of numbers."""
-    each, by = run.each_of(value), kwargs.get("key")
     if args or not kwargs.keys() <= {"key", "reverse"} or type(kwargs.get("reverse", False)) not in (bool, int):
         return False
-    if each is None or each.holds not in ("text", "number"):
-        return False
-    is_key = type(by) is Opaque and any(by.held is key for key in _KEYS_OF_TEXTS)
-    return by is None or (is_key and each.holds == "text")
+    return is_collection(value) and _has_order(run, value, kwargs.get("key"))
+
+
+def _has_order(run: Any, items: Any, by: Any) -> bool:
+    """Whether comparing unknown items by a key cannot raise: by texts, or by numbers."""
+    if by is not None:
+        return _are_comparable(run.items_of(Unknown("any", run.sources(items), over=(MAPPED, by, items))))
+    each = run.each_of(items)
+    if each is None or each.holds != "any":
+        return each is not None
+    return type(items) is Unknown and len(items.over) > 1 and _are_comparable(run.items_of(items))
+
+
+def _are_comparable(keys: Sequence[Any]) -> bool:
+    """Whether comparing such keys cannot raise: texts, or numbers, or tuples of these."""
+    if all(type(each) is tuple and len(each) == len(keys[0]) for each in keys):
+        return all(map(_are_comparable, zip(*keys, strict=True)))
+    return amounts.is_atom(amounts.any_of(map(amounts.holds_of, keys)))
 
 
 def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Handle the function `sorted`."""
     if len(args) == 1 and run.is_unknown(args[0]) and sorts_unknown(run, args[0], (), kwargs):
-        return run.taint_with([], run.each_of(args[0]))
+        each = run.each_of(args[0])
+        if each is not None and each.holds != "any":
+            return run.taint_with([], each)
+        return Unknown("list", run.sources(args[0]) or ANYWHERE, over=(WALKED, args[0]))
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
     by_itself = kwargs.get("key") is None
@@ -66,6 +90,13 @@ def extreme(function: Any) -> Handler:
     is_better = operator.lt if function is min else operator.gt
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if (
+            len(args) == 1
+            and run.is_unknown(args[0])
+            and is_collection(args[0])
+            and kwargs.keys() <= {"key", "default"}
+        ):
+            return _best_of_unknown(run, args[0], **kwargs)
         known(run, *(args if len(args) == 1 else ()))
         if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise TypeError("wrong arguments")
@@ -109,12 +140,32 @@ def _best(run: Any, elements: list[Any], keys: list[Any], by: Any, is_better: An
         elif not unsure and is_better(key, best):
             found, best = each, key
     if unsure and len(elements) > 1:
-        numbers = [*unsure, best] if type(best) is not Unknown else unsure
-        is_safe = all(unknown_number(each) or type(each) in (int, float, bool) for each in numbers)
-        all_numbers = by is None and all(unknown_number(each) or type(each) in (int, float, bool) for each in elements)
-        is_safe = is_safe and (all_numbers or by is not None) and all(unknown_number(each) for each in unsure)
-        return run.unknown(*unsure, holds="number" if all_numbers else "any", is_safe=is_safe)
+        is_safe = all(map(is_number, keys)) or all(map(is_text, keys))
+        holds = amounts.any_of(map(amounts.holds_of, elements))
+        made = run.unknown(*unsure, holds=holds if amounts.is_atom(holds) else "any", is_safe=is_safe)
+        are_numbers = is_better is operator.gt and by is None and all(map(is_number, elements))
+        made.is_true = are_numbers and any(type(each) is not Unknown and each > 0 for each in elements)
+        return made
     return found
+
+
+def _best_of_unknown(run: Any, items: Any, key: Any = None, **default: Any) -> Any:
+    """Return the best of unknown items."""
+    has_order = _has_order(run, items, key)
+    is_safe = has_order and (bool(default) or run.is_true(items))
+    each = run.each_of(items)
+    holds = each.holds if each is not None and amounts.is_atom(each.holds) else "any"
+    found = run.unknown(items, holds=holds, is_safe=is_safe, error=ValueError if has_order else Exception)
+    return run.joined(found, default["default"]) if default else found
+
+
+def _added(start: Any, elements: list[Any]) -> dict[str, Any]:
+    """Return what is known of a sum of numbers, of which some are unknown, in the words of `Run.unknown`."""
+    found, is_safe = start, True
+    for each in elements:
+        holds, fits = amounts.computed("+", found, each) or ("number", False)
+        found, is_safe = Unknown(holds), is_safe and fits
+    return {"holds": amounts.holds_of(found), "is_safe": is_safe, "error": OverflowError}
 
 
 def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -122,8 +173,10 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
-    if len(args) == 1 and not kwargs and kind_of(args[0]) == "counts":
-        return run.unknown(args[0], holds="number", is_safe=True)
+    if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and is_collection(args[0]):
+        each = run.each_of(args[0])
+        if each is not None and (made := amounts.summed(each.holds)) is not None:
+            return run.unknown(args[0], holds=made[0], is_safe=made[1], error=OverflowError)
     known(run, args[0], start)
 
     def add(run: Any, each: Any) -> None:
@@ -135,7 +188,7 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     numbers = all(type(each) in (int, bool, float) or unknown_number(each) for each in (*elements, start))
     unsure = [each for each in (*elements, start) if unknown_number(each)]
     if numbers and unsure:
-        return run.unknown(*unsure, holds="number", is_safe=all(type(each) is not float for each in elements))
+        return run.unknown(*unsure, **_added(start, elements))
     if type(start) in (list, tuple) and all(type(each) is type(start) for each in elements):
         known(run, *elements)
         run.tick(sum(map(len, elements)) * max(1, len(elements)) // 100)

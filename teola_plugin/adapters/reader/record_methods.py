@@ -12,6 +12,7 @@ from teola_plugin.adapters.reader import foreign, outlets, records
 from teola_plugin.adapters.reader.facts import facts_of, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.foreign import ATOMS, describe, in_mro, mro_of
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.table import kind_of
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Undecided, Unknown, isinstance_of
 
 _DUMPS = frozenset(["model_dump", "model_dump_json", "dict", "json", "to_dict", "to_json"])
@@ -103,7 +104,7 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
     missing = _unknown_atoms(value) if name == "model_dump" and kwargs.keys() <= _CHOSEN else []
     if missing:
         value = in_mro(type(value), "model_copy")(
-            value, update={field: _SAMPLES[held.holds] for field, held in missing}
+            value, update={field: _SAMPLES[kind_of(held)] for field, held in missing}
         )
     run.require_known(value)
     if name in _DUMPS:
@@ -118,7 +119,7 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
     return {**made, **{field: held for field, held in missing if field in made}} if missing else made
 
 
-_SAMPLES: dict[Any, Any] = {"text": "", "id": "", "bool": False, "number": 0}
+_SAMPLES: dict[Any, Any] = {"text": "", "id": "", "bool": False, "number": 0, "int": 0, "float": 0}
 """By the kind of an unknown value that is the same in the output: a value in the value's place."""
 
 _CHOSEN = frozenset(["include", "exclude"])
@@ -131,7 +132,7 @@ def _unknown_atoms(value: Any) -> list[tuple[str, Unknown]]:
         return []
     fields = records.fields_of(value) or {}
     unknown = [(name, held) for name, held in fields.items() if type(held) is Unknown]
-    return [(name, held) for name, held in unknown if type(held.holds) is str and held.holds in _SAMPLES]
+    return [(name, held) for name, held in unknown if kind_of(held) in _SAMPLES]
 
 
 def _plain(value: Any) -> Any:

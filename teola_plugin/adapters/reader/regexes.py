@@ -66,7 +66,25 @@ def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments,
     if name in ("split", "findall"):
         is_texts = pattern.groups == 0 or (name == "findall" and pattern.groups == 1)
         return run.unknown(text, holds="texts" if is_texts else "any", is_safe=is_text)
-    return run.unknown(text, is_safe=is_text)
+    found: Unknown = run.unknown(text, holds="any" if name == "finditer" else "match", is_safe=is_text)
+    found.of = pattern
+    return found
+
+
+def unknown_match_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Call a method of an unknown match, which may be None."""
+    group = _group(value.of, args[0] if args else 0) if len(args) < 2 and not kwargs else None
+    if name != "group" or group is None:
+        raise Undecided
+    holds = "text" if group in bounds.groups_of(value.of) else "any"
+    return run.unknown(value, holds=holds, is_safe=run.is_true(value), error=AttributeError)
+
+
+def _group(pattern: re.Pattern[Any], name: Any) -> int | None:
+    """Return the number of a group of the pattern; None if there is none."""
+    if type(name) is str:
+        return pattern.groupindex.get(name)
+    return name if type(name) is int and 0 <= name <= pattern.groups else None
 
 
 def function(name: str) -> Handler:

@@ -502,6 +502,7 @@ class Run(Heap):
         if id(held) in self.changes.opened:
             self._touch_opened(held, f"it changes a {type_name(type(held))} that it did not make")
         self.close(held)
+        self.forget_truth(held)
         if self._logs or id(held) in self._given or id(held) in self._exact:
             self.note(held)
 
@@ -749,6 +750,10 @@ class Run(Heap):
         """See `Heap`."""
         return self.changes.stand(held)
 
+    def may_change(self, held: Any) -> bool:
+        """See `Heap`."""
+        return self._is_together or id(held) in self._escaped or super().may_change(held)
+
     def uses(self, sources: frozenset[Hashable]) -> None:
         """See `Heap`."""
         self.changes.is_needed = self.changes.is_needed or not CHANGED.isdisjoint(sources)
@@ -792,13 +797,15 @@ class Run(Heap):
                 todo += value.values()
                 todo += (key for key in value if type(key) not in classes.ATOMS)
             else:
-                todo += (classes.fields_of(value) or {}).values()
+                todo += self.parts(value)
 
     def parts(self, value: Any) -> Iterable[Any]:
         """See `Heap`."""
         kind = type(value)
         if kind in (list, tuple, set, frozenset, deque):
             return value  # type: ignore[no-any-return]
+        if kind is slice:
+            return (value.start, value.stop, value.step)
         if kind in (dict, OrderedDict, Counter, defaultdict):
             return value.values()  # type: ignore[no-any-return]
         return () if isinstance_of(value, Opaque) else (classes.fields_of(value) or {}).values()

@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
 from teola_plugin.adapters.reader.resuming import goes_on, place_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import Evaluate, Store
-from teola_plugin.adapters.reader.table import is_sequence
+from teola_plugin.adapters.reader.table import is_collection
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
 
@@ -307,7 +307,7 @@ class Statements(Expressions):
             except Undecided:
                 likely = run.assumed(branch, found)
                 if likely is None:
-                    return run.fork(frame, body, orelse, run.sources(found) or ANYWHERE)
+                    return run.fork(frame, body, orelse, run.sources(found) or ANYWHERE, (found, True))
                 return body(frame) if likely is True else orelse(frame)
             run.decided_as(branch, is_true)
             return body(frame) if is_true else orelse(frame)
@@ -351,7 +351,7 @@ class Statements(Expressions):
             marked = run.leaves
             until: int | None = None
             if run.is_unknown(value):
-                _repeat(frame, value, target, body)
+                _repeat(frame, value, target, body, can_break=not node.orelse)
                 return orelse(frame)
             try:
                 is_ours = is_temporary and type(value) is Lazy  # no other reference exists
@@ -548,24 +548,24 @@ def _round(run: Run, frame: Frame, body: Block) -> Ended:
     return None if ended is CONTINUE else ended
 
 
-def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
-    """Run the rounds of a loop over an unknown value."""
+def _repeat(frame: Frame, items: Any, target: Store, body: Block, *, can_break: bool) -> None:
+    """Run the rounds of a loop over an unknown value. `can_break`: nothing hangs on whether `break` ends the loop."""
     run: Run = frame[RUN]
-    holds = items.holds if type(items) is Unknown else None
-    if not is_sequence(items):
+    if not is_collection(items):
         run.raises(run.sources(items))
 
     def round_(inner: Frame) -> Ended:
         run.tick()
         target(inner, run.item_of(items))
+        marked = run.leaves
         ended = _round(run, inner, body)
+        if can_break:  # the rounds behind are none: there may be any number
+            ended = run.absorb(inner, BREAK, ended, marked)
         if ended is not None:
             raise Stalled("a loop is left, and it is not known when")
         return None
 
-    run.repeat(frame, round_, run.sources(items) or ANYWHERE)
-    if type(items) is Unknown and items.holds != holds:
-        raise Stalled("a loop changes what it goes over")
+    run.repeat_over(items, frame, round_)
 
 
 def _in_place(run: Run, name: str, held: Any, value: Any) -> Any:

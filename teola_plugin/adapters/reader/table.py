@@ -13,12 +13,12 @@ import gc
 import sys
 import types
 import uuid
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds
+from teola_plugin.adapters.reader import amounts, bounds
 from teola_plugin.adapters.reader.calling import callback
 from teola_plugin.adapters.reader.values import (
     Arguments,
@@ -99,14 +99,22 @@ _CLASSES: dict[int, str] = {
     for each in (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, float)
 }
 _CLASSES[id(Aware)] = "datetime"
+_NUMBERS = {
+    holds: {"int": "int", "count": "int", "mixed": "number", "real": "float", "number": "number"}[parts[0]]
+    for holds in amounts.NUMBERS
+    if holds != "bool" and (parts := amounts.parts_of(holds)) is not None
+}
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of an unknown value: a word of `Unknown.holds`, a class name, or "object"; "" if known."""
+    """Return the kind of an unknown value: a word of `Unknown.holds`, a class name, or "object"; "" if known.
+
+    Numbers are of the kinds "int", "float", "number" and "bool", whatever their bound.
+    """
     if type(value) is not Unknown:
         return ""
     holds = value.holds
-    return holds if type(holds) is str else _CLASSES.get(id(holds), "object")
+    return _NUMBERS.get(holds, holds) if type(holds) is str else _CLASSES.get(id(holds), "object")
 
 
 def may_be_shared(value: Any) -> bool:
@@ -244,12 +252,22 @@ def is_sequence(value: Any) -> bool:
 
 def is_collection(value: Any) -> bool:
     """Whether taking all items of the value at once cannot raise, even if its elements are unknown."""
-    return is_sequence(value) or type(value) in (set, deque)
+    return is_sequence(value) or type(value) in (set, deque, dict, OrderedDict, defaultdict, Counter)
 
 
 def unknown_number(value: Any) -> bool:
     """Whether the value is an unknown number."""
-    return kind_of(value) in ("number", "bool", "float")
+    return type(value) is Unknown and amounts.parts_of(value.holds) is not None
+
+
+def is_text(value: Any) -> bool:
+    """Whether the value is a text, known or unknown."""
+    return type(value) is str or kind_of(value) == "text"
+
+
+def unknown_atom(value: Any) -> bool:
+    """Whether the value is an unknown text or number, which has a hash and never changes."""
+    return type(value) is Unknown and amounts.is_atom(value.holds)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

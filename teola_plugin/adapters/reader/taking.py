@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader.table import is_collection, kind_of, unknown_number
+from teola_plugin.adapters.reader.table import is_collection, kind_of, unknown_atom, unknown_number
 from teola_plugin.adapters.reader.values import NO_SOURCES, Undecided, Unknown
 
 Check = Callable[[Any, Any], None]
@@ -27,7 +27,7 @@ def is_hashed(run: Any, value: Any) -> bool:
     try:
         run.require_hashable(value)
     except Undecided:
-        if kind_of(value) not in ("text", "number", "bool"):
+        if not unknown_atom(value):
             may_raise(run, value)
         return False
     hash(value)

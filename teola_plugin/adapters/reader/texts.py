@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import math
 import re
 import string
 import types
@@ -14,16 +15,19 @@ from decimal import Decimal
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds, days, foreign, records
+from teola_plugin.adapters.reader.amounts import COUNT, PLACE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
+    is_text,
     is_unknown,
     kind_of,
     known,
     require_no_decimals,
     require_order,
+    unknown_atom,
     unknowns,
     whole,
     words,
@@ -148,11 +152,12 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
 
 def _formatted_unknown(run: Any, value: Unknown, spec: str) -> Unknown:
     """Format an unknown value: safe if formatting a sample of each possible type does not raise."""
+    given = _samples_of(value)
     try:
-        for sample in samples(kind_of(value)):
+        for sample in given:
             format(sample, spec)
-        is_safe = bool(samples(kind_of(value)))
-    except (TypeError, ValueError):
+        is_safe = bool(given)
+    except (TypeError, ValueError, OverflowError):
         is_safe = False
     return run.unknown(value, holds="text", is_safe=is_safe)  # type: ignore[no-any-return]
 
@@ -171,7 +176,16 @@ def samples(kind: str) -> tuple[Any, ...]:
     """Return values that raise wherever any value of the kind does; none if unknown."""
     if kind in SAMPLES:
         return (SAMPLES[kind],)
-    return {"text": ("", "a"), "number": (1, 1.5, True), "bool": (True,)}.get(kind, ())
+    whole = (1, True)
+    return {"text": ("", "a"), "number": (*whole, 1.5), "int": whole, "bool": (True,)}.get(kind, ())
+
+
+def _samples_of(value: Any) -> tuple[Any, ...]:
+    """Return values that raise, where one is shown as text, wherever any value in the place of this one does."""
+    if type(value) is not Unknown:
+        return (value,) if type(value) in _SHOWN else ()
+    large: tuple[Any, ...] = (math.inf, math.nan) if value.holds in (float, "mixed") else ()
+    return samples(kind_of(value)) + ((10**400,) if value.holds in ("int", "count") else large)
 
 
 def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -190,7 +204,7 @@ _PERCENT = re.compile(
 
 def percent(run: Any, a: Any, b: Any) -> Any:
     """Return `a % b` of a text or bytes."""
-    known(run, a, b)
+    known(run, a, *([] if unknown_atom(b) else [b]))
     if type(a) is bytes:
         run.require_known(b)
     wanted = [each for each in _PERCENT.finditer(a if type(a) is str else a.decode("latin-1")) if each["kind"] != "%"]
@@ -211,12 +225,24 @@ def _always_formats(template: str, wanted: list[re.Match[str]], b: Any) -> bool:
     if "%" in _PERCENT.sub("", template):
         return False
     if any(each["kind"] not in "sra" for each in wanted):
-        return False
+        return _formats_samples(template, b if type(b) is tuple else (b,))
     if type(b) is dict:
         return all(each["name"] is not None and each["name"] in b for each in wanted)
     if any(each["name"] is not None for each in wanted):
         return False
     return len(wanted) == (len(b) if type(b) is tuple else 1)
+
+
+def _formats_samples(template: str, values: tuple[Any, ...]) -> bool:
+    given = [_samples_of(each) + ((10**400,) if kind_of(each) == "number" else ()) for each in values]
+    if not all(given):
+        return False
+    try:
+        for at in range(max(map(len, given))):
+            template % tuple(each[at % len(each)] for each in given)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 # --- str.format ------------------------------------------------------------------------------------------------------
@@ -289,7 +315,8 @@ _GIVES = {
     "texts": "split rsplit splitlines",
     "bool": "endswith isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace "
             "istitle isupper startswith",
-    "number": "count find rfind index rindex",
+    COUNT: "count",
+    PLACE: "find rfind index rindex",
     "any": "encode partition rpartition maketrans",
 }  # fmt: skip
 GIVES: dict[str, str] = {name: holds for holds, names in _GIVES.items() for name in names.split()}
@@ -347,11 +374,6 @@ def _takes(name: str, args: Arguments) -> bool:
     except TypeError:
         return False
     return True
-
-
-def is_text(value: Any) -> bool:
-    """Whether the value is a text, known or unknown."""
-    return type(value) is str or (kind_of(value) == "text")
 
 
 def _replace(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -428,5 +450,10 @@ def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kw
         return found
     if name in _PADS:
         return run.unknown(*operands, holds="text")
-    getattr("", name)(*args, **kwargs)  # raises where these arguments do with any text
-    return run.unknown(value, holds=GIVES[name], is_safe=True)
+    made = getattr("", name)(*args, **kwargs)  # raises where these arguments do with any text
+    if type(made) is tuple:
+        return tuple([run.unknown(value, holds="text", is_safe=True) for _ in made])
+    found = run.unknown(value, holds=GIVES[name], is_safe=True)
+    if made == [""]:  # split at a separator
+        run.note_truth(found, True)
+    return found

@@ -8,12 +8,12 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from teola_plugin.adapters.reader import days, foreign, graphs, ordering, texts
+from teola_plugin.adapters.reader import amounts, days, foreign, graphs, ordering, regexes, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
-from teola_plugin.adapters.reader.table import kind_of, may_be_shared, words
+from teola_plugin.adapters.reader.table import is_text, kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
 
 _FIELDS: dict[str, dict[str, str]] = {
@@ -62,8 +62,12 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return found[0]
     if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
+    if name in _CHANGING:
+        run.forget_truth(value)
     if name in _CHANGING and may_be_shared(value):
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
+    if kind_of(value) == "match":
+        return regexes.unknown_match_method(run, value, name, args, kwargs)
     if kind_of(value) == "text":
         return texts.unknown_text_method(run, value, name, args, kwargs)
     if kind_of(value) == "texts":
@@ -100,9 +104,11 @@ def _dumped(cls: Any, name: str) -> str:
 _TYPES: dict[str, type] = {"text": str, "texts": list, "list": list, "bool": bool}
 
 
-def surely_has(value: Unknown, name: str) -> bool:
+def surely_has(run: Any, value: Unknown, name: str) -> bool:
     """Whether reading the attribute cannot raise."""
     kind = kind_of(value)
+    if kind == "match":
+        return run.is_true(value) and hasattr(re.Match, name)
     if kind in texts.SAMPLES:
         return hasattr(texts.SAMPLES[kind], name)
     if graphs.is_graph_class(value.holds):
@@ -121,10 +127,10 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
     if name == "copy" and not args:
         return run.unknown(value, holds="texts", is_safe=True)
     if name == "count" and len(args) == 1:
-        return run.unknown(value, holds="number", is_safe=True)
+        return run.unknown(value, holds=amounts.COUNT, is_safe=True)
     if name == "append" and len(args) == 1:
         value.sources |= run.sources(args[0])
-        if not texts.is_text(args[0]):
+        if not is_text(args[0]):
             value.holds = "any"
         return None
     if name == "pop":
@@ -171,12 +177,12 @@ _OF_SAMPLES = words(
 )
 
 
-def holds_of(value: Any) -> str | type:
+def _holds_by(value: Any) -> str | type:
     """Return the kind of a result, by a sample of the result."""
     kind = type(value)
     if type_name(kind) in texts.SAMPLES:
         return kind
-    return {str: "text", bool: "bool", int: "number"}.get(kind, "any")
+    return {str: "text", bool: "bool", int: "int128"}.get(kind, "any")  # such as the number of a UUID
 
 
 def _sampled(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -186,7 +192,7 @@ def _sampled(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[
     sample = texts.SAMPLES[kind_of(value)]
     if not hasattr(sample, name):
         raise AttributeError(name)
-    return run.unknown(value, holds=holds_of(getattr(sample, name)(*args, **kwargs)), is_safe=True)
+    return run.unknown(value, holds=_holds_by(getattr(sample, name)(*args, **kwargs)), is_safe=True)
 
 
 def _sampled_field(run: Any, value: Unknown, name: str) -> Any:
@@ -195,28 +201,30 @@ def _sampled_field(run: Any, value: Unknown, name: str) -> Any:
     found = getattr(texts.SAMPLES[kind_of(value)], name)
     if callable(found):
         raise Undecided
-    return run.unknown(value, holds=holds_of(found) if found is not None else "any", is_safe=True)
+    return run.unknown(value, holds=_holds_by(found) if found is not None else "any", is_safe=True)
 
 
 _SMALL = datetime.timedelta(days=10_000)
 
 
 def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
-    """Return the result of an operation that cannot raise, on nearby times and small floats; None if it may raise."""
+    """Return the result of an operation on nearby times and on numbers; None for other operands."""
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
         by = b if name == "+" else -b
         return days.shifted(a, run.unknown(a, holds=a.holds, is_safe=True), by) if abs(b) < _SMALL else None
     if one == two == "datetime" and name == "-" and a.holds is b.holds is datetime.datetime:
         return run.unknown(a, b, holds=datetime.timedelta, is_safe=True)  # type: ignore[no-any-return]
-    if "float" not in (one, two) or not all(_is_small(each) for each in (a, b)):
+    if (found := amounts.computed(name, a, b)) is None:
         return None
-    if name in ("+", "-") or (name == "/" and type(b) in (int, float) and b):
-        return run.unknown(a, b, holds=float, is_safe=True)  # type: ignore[no-any-return]
-    return run.unknown(a, b, holds="number", is_safe=True) if name == "*" else None
+    holds, is_safe = found
+    if name in ("/", "//", "%") and not is_true(run, b):
+        return run.unknown(a, b, holds=holds, error=ZeroDivisionError if is_safe else ArithmeticError)  # type: ignore[no-any-return]
+    made: Unknown = run.unknown(a, b, holds=holds, is_safe=is_safe, error=OverflowError)
+    made.is_true = amounts.is_positive(name, a, b, (is_true(run, a), is_true(run, b)))
+    return made
 
 
-def _is_small(value: Any) -> bool:
-    if type(value) is Unknown:
-        return kind_of(value) == "float"
-    return type(value) is float or (type(value) is int and abs(value) < 2**53)
+def is_true(run: Any, value: Any) -> bool:
+    """Whether the value, which may be unknown, certainly counts as true."""
+    return run.is_true(value)  # type: ignore[no-any-return]

@@ -89,17 +89,19 @@ def _raising(cls: type, refuse: Callable[[Any, str], NoReturn]) -> None:
 class Unknown:
     """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
-    `holds` is "any", "text", "texts" (a list of texts), "list", "counts" (whole numbers, for `sum`), "bool", "number",
+    `holds` is "any", "text", "texts" (a list of texts), "list", "bool", a kind of numbers (see amounts.py),
     "message" (an AI message of a model), "document" (of LangChain), "found node", "text node" and "response" (of
-    LlamaIndex), "reply" (of a web page), or the class of the object. `sources`: the origins of the value (components
-    that were asked), which alone decide whether an operation on the value raises. `items`: the items of one of several
-    dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may also know by another
-    name. `is_dict`: certainly a dict, with items that are not known. `over`: of an iterator, how it makes its items,
-    and the iterables that it goes over; of a list or tuple, the kind of each item; see `heap.Heap.item_of`.
-    `present`: of the present time, its zone and how far it is shifted; see days.py.
+    LlamaIndex), "reply" (of a web page), "match" (of a regular expression, or None), or the class of the object.
+
+    `sources`: the origins of the value (components that were asked), which alone decide whether an operation on the
+    value raises. `items`: the items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a
+    list that the program may also know by another name. `is_dict`: certainly a dict, with items that are not known.
+    `is_true`: certainly counts as true. `of`: of a flag or a number, what it shows of another value (see
+    `heap.Heap.shown`); of a match, the pattern; of the present time, its zone. `over`: of an
+    iterator, a list or a view, how the items are made, and of what; or the kind of each item; see `heap.Heap.item_of`.
     """
 
-    __slots__ = ("holds", "is_dict", "is_shared", "items", "over", "present", "sources")
+    __slots__ = ("holds", "is_dict", "is_shared", "is_true", "items", "of", "over", "sources")
 
     def __init__(
         self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
@@ -111,7 +113,8 @@ class Unknown:
         self.over = over
         self.is_shared = False
         self.is_dict = False
-        self.present: tuple[Any, Any] | None = None
+        self.is_true = False
+        self.of: Any = None
 
 
 class Perhaps:

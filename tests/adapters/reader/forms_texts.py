@@ -223,7 +223,7 @@ def json_reply_guarded(state: State) -> Any:
     return {"out": data.get("score", "no") if isinstance(data, dict) else "no"}
 
 
-@form(2)
+@form(3)
 def regex_reply(state: State) -> Any:
     text = LLM.invoke("LINES " + state["question"]).content
     found = re.findall(r"Query: (\w+)", text)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.reader import calls, methods
+from teola_plugin.adapters.reader import amounts, calls, methods
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
@@ -80,7 +81,9 @@ def agree(native: Outcome, read: Outcome) -> bool:
 
 SAMPLES: dict[str, tuple[Any, ...]] = {
     "text": ("", "a", "abc", "12", "x y", "{", "%"), "number": (0, 1, -3, 2.5, 10**20, 10**400, 1e300),
-    "bool": (True, False),
+    "int": (0, 1, -3, 10**400), "int64": (0, 1, -3, 2**64 - 1), "count64": (0, 1, 2**64 - 1),
+    "real64": (0.0, -2.5, 1e-300, 1e19), "number64": (0, -1.5, 2**64 - 1, 1e19),
+    "bool": (True, False), "mixed": (0, 2.5, -(2**900), 1e300, float("inf"), float("nan")),
     "texts": ([], ["a"], ["b", "c"]), "any": (None, 1, "a", [1], {"a": 1}),
 }  # fmt: skip
 """What an unknown value may turn out to be."""
@@ -102,11 +105,16 @@ def holds_right(holds: Any, value: Any) -> bool:
     kinds: dict[Any, Any] = {
         "text": str,
         "list": list,
-        "number": int | float,
         "bool": bool,
         "any": object,
         float: float,
+        "match": re.Match | None,
     }
+    if holds != "bool" and (parts := amounts.parts_of(holds)) is not None:
+        is_kind = isinstance(value, {"int": int, "count": int, "real": float}.get(parts[0], int | float))
+        is_kind = is_kind and (parts[0] != "mixed" or type(value) is float or abs(value) < 2**960)
+        is_kind = is_kind and (parts[0] != "count" or value >= 0)
+        return is_kind and (parts[1] is None or -(2 ** parts[1]) < value < 2 ** parts[1])
     if holds == "texts":
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     return isinstance(value, kinds[holds])
@@ -117,7 +125,7 @@ def fits(run: Run, ours: Any, native: Any, hole: Unknown, sample: Any) -> bool:
     if ours is hole:
         ours = sample
     if type(ours) is Unknown:
-        return holds_right(ours.holds, native)
+        return holds_right(ours.holds, native) and (bool(native) or not ours.is_true)
     if run.is_unknown(ours):
         return True
     if type(ours) is Lazy:

@@ -17,31 +17,72 @@ FILLS = [
     "for i, x in enumerate(ys, 1): xs.append(f'{i}: {x}')",
     "for x, y in zip(xs, ys): xs = xs + [x, y]",
     "for x in w.ask('i'):\n    try: seen |= {int(x)}\n    except ValueError: seen.add(x)",
+    "for x in w.ask('o'): d[x] = d.get(x, 0) + 1",
+    "for x in xs:\n    if x in d: d[x] += 1\n    else: d[x] = 1",
+    "for at, x in enumerate(ys):\n    if x not in d: d[x] = 0\n    d[x] += 1 / (at + 60)",
+    "for x in w.ask('p'): e[x] += len(x)",
+    "for x in xs:\n    if x.strip(): break\n    ys.append(x)",
+    "for k, v in d.items():\n    ys.append(k)\n    if jb.ask('r'): d.pop(k); break",
+    "for k in d:\n    if k not in seen: xs.append(k)",
 ]
 CHANGES = [
     "xs.append(<item>)", "ys.append(<item>)", "xs += <list>", "ys.extend(<list>)", "xs = ys", "ys = <list>",
     "xs = <list>", "seen.add(<item>)", "seen.update(<list>)", "seen = set(<list>)", "xs.sort()", "ys.sort(key=len)",
     "xs.insert(0, <item>)", "xs.reverse()", "xs.clear()", "ys *= 2", "xs[0] = <item>", "del ys[0]", "xs[1:] = <list>",
     "xs.remove('a')", "seen.discard(<item>)", "it = enumerate(<list>)", "it = zip(<list>, ys)", "it = reversed(xs)",
-    "it = iter(ys)",
-    "xs.extend(it)", "ys = tuple(<list>)", "seen -= {'a'}",
+    "it = iter(ys)", "xs.extend(it)", "ys = tuple(<list>)", "seen -= {'a'}", "d[<item>] = len(xs)",
+    "d = dict.fromkeys(<list>, 0)", "d.pop('a', None)", "d.clear()", "d.update({'a': 1})", "e['a'] += 1",
+    "e[m.ask('s')] += <number>", "d = dict(e)", "d = {x: len(str(x)) for x in <list>}", "it = map(str, <list>)",
+    "it = map(lambda x: x + 'a', xs)", "it = filter(None, <list>)", "it = filter(lambda x: x != 'a', ys)",
+    "it = (x.strip() for x in xs)", "it = d.items()", "it = d.values()", "d['a'] = <item>", "e = Counter(<list>)",
+    "d = dict(zip(xs, ys))", "seen = seen & set(<list>)", "seen |= set(<list>)",
+    "d.setdefault(xs[0] if xs else 'a', 1)", "xs = xs or ['z']", "if not ys: ys = ['b']", "t = <number>",
+    "t += <number>", "t = t + t", "t = t * 2",
 ]  # fmt: skip
 LISTS = [
     "xs", "ys", "xs[:2]", "xs[::-1]", "list(set(xs))", "list(ys)", "sorted(xs)", "sorted(seen)", "list(seen)",
     "ys.copy()", "[x.strip() for x in xs]", "[x for x in ys if x]", "list({x.strip() for x in xs})", "[*xs, *ys]",
-    "[*seen, 1]",
-    "list(enumerate(xs))", "list(zip(xs, ys))", "list(dict.fromkeys(xs))", "w.ask('j')", "m.ask('k').split()",
-    "[1, 'a']", "list(it)", "xs + ys", "list(x for x in xs)", "[x for x in words if jb.ask(x)]",
-    "sorted(ys, key=str.lower)",
-    "list(tuple(xs))", "list(frozenset(xs))", "[str(x) for x in seen]",
+    "[*seen, 1]", "list(enumerate(xs))", "list(zip(xs, ys))", "list(dict.fromkeys(xs))", "w.ask('j')",
+    "m.ask('k').split()", "[1, 'a']", "list(it)", "xs + ys", "list(x for x in xs)", "[x for x in words if jb.ask(x)]",
+    "sorted(ys, key=str.lower)", "list(tuple(xs))", "list(frozenset(xs))", "[str(x) for x in seen]",
+    "list(map(str, xs))", "list(map(len, xs))", "list(filter(None, ys))", "[x for x in xs if x if x.strip()]",
+    "list(d)", "list(d.values())", "[k for k, v in sorted(d.items(), key=lambda x: x[1], reverse=True)]",
+    "sorted(d, key=d.get)", "sorted(xs, key=lambda x: len(x))", "[x[0] for x in xs if x]", "m.ask('t').split('a')",
+    "list(range(len(xs)))", "xs[:len(ys)]", "[a for a, b in zip(xs, map(len, xs))]", "list(e)", "e.most_common(2)",
+    "re.findall('a|b', m.ask('u'))", "[text[i:i + 2] for i in range(0, len(m.ask('v')), 2)]", "list(seen & set(ys))",
+    "list(set(xs) | seen)",
 ]  # fmt: skip
-ITEMS = ["'a'", "3", "None", "m.ask('l')", "n.ask('m')", "q.ask('n')", "xs[0]", "ys[-1]", "xs.pop()", "len(xs)", "[1]",
-         "(1, xs)"]  # fmt: skip
+ITEMS = [
+    "'a'", "3", "None", "m.ask('l')", "n.ask('m')", "q.ask('n')", "xs[0]", "ys[-1]", "xs.pop()", "len(xs)", "[1]",
+    "(1, xs)", "<number>", "xs[0] if xs else 'a'", "ys[-1] if len(ys) > 0 else 'b'", "m.ask('w').split('a')[0]",
+    "m.ask('x').partition('a')[2]", "max(xs, default='a')", "max(d, key=d.get, default='a')", "next(iter(xs), 'a')",
+    "next((x for x in xs if x), 'b')", "(re.search('(a)(b)?', m.ask('y')) or re.search('c', 'c')).group()",
+]  # fmt: skip
+NUMBERS = [
+    "len(xs)", "len(<list>) + len(xs)", "sum(map(len, <list>))", "sum(len(x) for x in xs)", "len(xs) / 4",
+    "1 / (len(ys) + 1)", "sum(d.values())", "d.get(m.ask('z'), 0)", "e[m.ask('z')]", "n.ask('aa')",
+    "n.ask('bb') + n.ask('cc')", "len(xs) / len(ys)", "len(xs) / len(ys) if ys else 0",
+    "sum(t for x in xs) / len(xs) if xs else t", "max(len(xs), 1)", "len(ys) / max(len(xs), 1)",
+    "round(len(xs) / 3, 1)", "int(len(xs) * 1.3)", "min(t, 5)", "t", "abs(t - len(xs))", "m.ask('dd').count('a')",
+    "m.ask('ee').find('a')", "t // 2", "t % 3", "max((len(x) for x in ys), default=0)", "sum(x == 'a' for x in xs)",
+    "sum(1 for x in ys if x)", "-t", "float(len(xs))", "len(set(xs) & seen)",
+]  # fmt: skip
 USES = [
     "m.ask('next')", "m.ask(', '.join(<list>))", 'm.ask(f"{len(<list>)}")', "m.ask(str('a' in seen))",
     "m.ask(str(sorted(<list>)))", "m.ask(str(<list>))", "m.ask(str(len(set(<list>))))", "int(xs[0])",
-    "m.ask(' '.join(f'{i}{x}' for i, x in enumerate(<list>)))", "m.ask(str(<list> == <list>))", "m.ask(str('a' in xs))",
-    "[x.upper() for x in <list>]", "m.ask('none' if not xs else 'some')", "m.ask(str([i + 1 for i, x in it]))",
+    "m.ask(' '.join(f'{i}{x}' for i, x in enumerate(<list>)))", "m.ask(str(<list> == <list>))",
+    "m.ask(str('a' in xs))", "[x.upper() for x in <list>]", "m.ask('none' if not xs else 'some')",
+    "m.ask(str([i + 1 for i, x in it]))", "m.ask('{}'.format(<number>))", "m.ask(format(<number>, '.2f'))",
+    "m.ask('%d' % <number>)", "m.ask(str(<number> > 0.5))", "m.ask(str(d))", "m.ask(str(sorted(e.items())))",
+    "m.ask(str(any(x for x in <list>)))", "m.ask(str(all(map(len, xs))))", "m.ask(str(0 < <number> < 5))",
+    "m.ask(next(it))", "m.ask(','.join(it))", "m.ask(str(d[xs[0]] if xs and xs[0] in d else 0))",
+    "m.ask(re.search('(a+)(b)?', m.ask('gg')).group(1))",
+    "z = re.search('(a+)(b)?', m.ask('hh'))\nif z: m.ask(z.group(1).upper())",
+    "z = re.search('(a+)(b)?', m.ask('ii'))\nif z is not None: m.ask(z.group(2).upper())",
+    "z = len(xs)\nxs.clear()\nif z > 0: m.ask(xs[0])", "z = 'a' in d\nd.clear()\nif z: m.ask(str(d['a']))",
+    "if xs:\n    m.ask('has')\n    m.ask(xs[0])", "if not xs: m.ask('none')\nelse: m.ask(xs[-1])",
+    "if xs:\n    xs.pop()\n    m.ask(xs[0])", "m.ask(str(sum(<list>)))", "m.ask(str(max(<list>)))",
+    "m.ask(json.dumps({'a': <list>, 'b': <number>}))", "m.ask(str(len(d) + len(e)))", "m.ask(str(m.ask('jj')[:t]))",
 ]  # fmt: skip
 
 
@@ -52,10 +93,13 @@ def source(seed: int, count: int) -> str:
 
 
 def _program(rnd: random.Random, number: int) -> str:
-    lines = [f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):", "    xs, ys, seen, it = [], [], set(), ()"]
+    lines = [
+        f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):",
+        "    xs, ys, seen, it, d, e, t = [], [], set(), (), {}, defaultdict(int), 0",
+    ]
     for _ in range(rnd.randint(3, 8)):
         lines += ["    " + line for line in _statement(rnd, 2)]
-    return "\n".join([*lines, "    return xs, ys, seen"])
+    return "\n".join([*lines, "    return xs, ys, seen, d, e, t"])
 
 
 def _statement(rnd: random.Random, depth: int) -> list[str]:
@@ -73,9 +117,10 @@ def _statement(rnd: random.Random, depth: int) -> list[str]:
     if way < 0.6:
         return rnd.choice(FILLS).split("\n")
     text = rnd.choice(CHANGES if way < 0.8 else USES)
-    while "<" in text and ("<list>" in text or "<item>" in text):
+    while any(each in text for each in ("<list>", "<item>", "<number>")):
         text = text.replace("<list>", rnd.choice(LISTS), 1).replace("<item>", rnd.choice(ITEMS), 1)
-    return [text]
+        text = text.replace("<number>", rnd.choice(NUMBERS), 1)
+    return text.split("\n")
 
 
 HELPERS = """

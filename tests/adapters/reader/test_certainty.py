@@ -679,7 +679,7 @@ CASES: list[Case] = [
     (formatted_in_a_width, ["a", "b"], []),
     (spread_in_a_dict, ["a"], ["b"]),
     (given_to_who_knows_how_many, ["a"], []),
-    (compared_with_what_is_perhaps_asked, ["a"], []),
+    (compared_with_what_is_perhaps_asked, ["a"], ["x"]),
     (taken_from_an_iterator_perhaps, ["a"], []),
     (replaced_where_nothing_is_to_be_replaced, ["a", "no such"], []),
     (sliced_by_steps_of_nothing, ["a"], ["b"]),

@@ -622,12 +622,12 @@ def test_what_a_declared_field_holds() -> None:
     assert field_of(Hiding, "text") is None
     assert field_of(Declared, "missing") is None
     run = new_run()
-    assert classes.attribute(run, Unknown(Row), "x").holds == "number"
+    assert classes.attribute(run, Unknown(Row), "x").holds == "int"
     assert not run.gates
 
 
 def test_a_name_in_quotes_is_that_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert field_of(Row, "x") == "number"
+    assert field_of(Row, "x") == "int"
     monkeypatch.setitem(globals(), "int", str)
     assert field_of(Row, "x") == "any"
 

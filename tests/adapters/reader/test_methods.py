@@ -17,7 +17,7 @@ import pytest
 
 from teola_plugin.adapters.reader import methods, operators
 from teola_plugin.adapters.reader.values import Unknown
-from tests.adapters.reader.oracle import agree, both_methods, judge_unknown, new_run, outcome, with_hole
+from tests.adapters.reader.oracle import SAMPLES, agree, both_methods, judge_unknown, new_run, outcome, with_hole
 from tests.adapters.reader.test_natives import VALUES
 
 OBJECTS: tuple[Any, ...] = (
@@ -54,7 +54,7 @@ def test_a_method_gives_what_cpython_gives(case: tuple[Any, str]) -> None:
 def test_nothing_wrong_is_said_of_a_method(case: tuple[Any, str]) -> None:
     value, name = case
     chance = random.Random(case_id(case))
-    for holds in ("text", "number", "bool", "texts", "any") * 8:
+    for holds in [*SAMPLES] * 8:
         hole = Unknown(holds, frozenset(["model"]))
         args = list(chance.choices(VALUES, k=chance.choice((0, 1, 1, 2, 3))))
         given: list[Any] = [value, args]
@@ -148,7 +148,7 @@ def test_an_operator_gives_what_cpython_gives(operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each[0])
-@pytest.mark.parametrize("holds", ["text", "number", "bool", "texts", "any"])
+@pytest.mark.parametrize("holds", [*SAMPLES])
 def test_nothing_wrong_is_said_by_an_operator(operation: Operation, holds: str) -> None:
     name, ours, theirs = operation
     chance = random.Random(name + holds)
