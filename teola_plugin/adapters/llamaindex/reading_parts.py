@@ -153,6 +153,9 @@ class Parts:
             raise Barrier(f"it calls {method} of a {name}, which may do more than ask")
         if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
             raise Barrier("it has judged what is no text")
+        nodes = [each for value in (*given, *named.values()) if type(value) is list for each in value]
+        if not all(foreign.is_library_class(type(each.node)) for each in nodes if type(each) is NodeWithScore):
+            raise Barrier(f"it gives nodes of a class of its own to a {name}")
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
