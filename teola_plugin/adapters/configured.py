@@ -13,16 +13,19 @@ A model may also be built anew for each call. Two stock clients of hosted servic
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
 from teola_plugin.adapters.clients import Clients
 from teola_plugin.adapters.interception import Met
 from teola_plugin.errors import Cancelled
+from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same, configuration_key, is_comparable
 
 T = TypeVar("T")
@@ -87,6 +90,35 @@ class AsSetNow:
         return _settings_key(self.model, self.is_known_by_settings) == self.configured
 
 
+class _Settings:
+    """The stand-in for all components with equal settings at the first request."""
+
+    __slots__ = ("__weakref__",)
+
+
+_resources: IdentityMap[object] = IdentityMap()
+_by_settings: WeakValueDictionary[Hashable, _Settings] = WeakValueDictionary()
+_latest: deque[_Settings] = deque(maxlen=64)
+"""Kept for components that are built for one call each: the next component has the same engine."""
+
+_finding = threading.Lock()
+
+
+def resource_of(model: object, settings: Callable[[], Hashable]) -> object:
+    """Return the engine of a model: the same for models with equal settings at their first requests."""
+    return _resources.get(model) or _resources.get_or_make(model, lambda: stand_in(settings()))
+
+
+def stand_in(settings: Hashable) -> object:
+    """Return the same object for all components with equal settings."""
+    with _finding:
+        found = _by_settings.get(settings)
+        if found is None:
+            found = _by_settings[settings] = _Settings()
+            _latest.append(found)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Vector(Met):
     """A call of an embedding model for the vector of a text. `now`: the model with its settings."""
@@ -114,9 +146,9 @@ def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:
         return configured
     fields = type(model).model_fields
     besides = {**vars(model), **(model.__pydantic_private__ or {})}
-    more = [(name, Same(held)) for name, held in besides.items() if name not in fields and name not in _TRACED]
+    more = [(name, Same(held)) for name, held in besides.items() if name not in fields and name not in _MADE]
     return configured, frozenset(model.model_fields_set), *more
 
 
-_TRACED = frozenset({"_serialized"})
-"""The attributes that LangChain's models cache for tracers on first use."""
+_MADE = frozenset({"_serialized", "_client", "_aclient"})
+"""What models make of their fields on first use: LangChain's for tracers, LlamaIndex's to send requests."""

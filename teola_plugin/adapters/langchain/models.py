@@ -20,9 +20,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import threading
 import types
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from contextvars import Context, ContextVar
@@ -30,7 +28,6 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from typing import Any
-from weakref import WeakValueDictionary
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -40,7 +37,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, 
 from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
-from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.configured import AsSetNow, resource_of
 from teola_plugin.adapters.interception import Alone, Met, around, intercept, sharing
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
@@ -59,7 +56,6 @@ from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.graph_builder import unique
-from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Session, current, is_unheard
 from teola_plugin.value_keys import Same, is_comparable, snapshot, value_key
 
@@ -335,32 +331,8 @@ def is_known_by_settings(model: Model) -> bool:
     return cls.__module__.split(".")[0] in KNOWN_BY_SETTINGS and getattr(module, cls.__qualname__, None) is cls
 
 
-class _Settings:
-    """The stand-in for all components with equal settings at the first request."""
-
-    __slots__ = ("__weakref__",)
-
-
-_resources: IdentityMap[object] = IdentityMap()
-_by_settings: WeakValueDictionary[Hashable, _Settings] = WeakValueDictionary()
-_latest: deque[_Settings] = deque(maxlen=64)
-"""Kept for components that are built for one call each: the next component has the same engine."""
-
-_finding = threading.Lock()
-
-
 def _resource_of(model: Model) -> object:
-    return _resources.get(model) or _resources.get_or_make(model, lambda: stand_in(as_set_now(model).configured))
-
-
-def stand_in(settings: Hashable) -> object:
-    """Return the same object for all components with equal settings."""
-    with _finding:
-        found = _by_settings.get(settings)
-        if found is None:
-            found = _by_settings[settings] = _Settings()
-            _latest.append(found)
-        return found
+    return resource_of(model, lambda: as_set_now(model).configured)
 
 
 def as_set_now(model: Model) -> AsSetNow:

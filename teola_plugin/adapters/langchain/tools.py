@@ -31,10 +31,11 @@ from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
 from teola_plugin.adapters import search_classes, web_clients
+from teola_plugin.adapters.configured import stand_in
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.interception import Met, sharing
 from teola_plugin.adapters.langchain import reading_retrievers
-from teola_plugin.adapters.langchain.models import is_published, stand_in
+from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock

@@ -44,6 +44,7 @@ from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.leaf import is_stock, is_stock_of
 from teola_plugin.adapters.llamaindex.known import is_local_docstore, is_plain_template, reads_any_choice
 from teola_plugin.adapters.llamaindex.models import is_model
+from teola_plugin.adapters.llamaindex.parts import is_asked_beside
 from teola_plugin.adapters.llamaindex.postprocessors import is_in_graph
 from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
@@ -206,7 +207,7 @@ def _is_known(loop: _Loop, component: Any) -> bool:
 
 def _ask(loop: _Loop, original: Callable[..., Any], component: Any, args: Any, kwargs: Any) -> None:
     session = current()
-    if session is None or not session.sends_ahead or not _is_known(loop, component):
+    if session is None or not session.sends_ahead or not _is_known(loop, component) or is_asked_beside():
         return
     will_ask = session.will_ask
     if loop.rounds is not None:

@@ -8,52 +8,21 @@ from typing import Any
 
 from llama_index.core import Settings
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import CorrectnessEvaluator, FaithfulnessEvaluator, RelevancyEvaluator
+from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import TextNode
 
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock, is_stock_of
-from teola_plugin.adapters.llamaindex.models import has_clients_alike, is_of_package, is_ours
+from teola_plugin.adapters.llamaindex.models import has_clients_alike, is_ours
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.values import Barrier, Opaque, type_name
-from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
-from teola_plugin.value_keys import Same, value_key
+from teola_plugin.value_keys import Same
 
 _TELLING = (FaithfulnessEvaluator, RelevancyEvaluator)
 """Evaluators that look for a word in a reply. They make an index and an engine for each judgement."""
-
-
-_MADE = (*_TELLING, CorrectnessEvaluator)
-"""Evaluators that are made without a trace: `GuidelineEvaluator` changes the template that all of them share."""
-
-
-def is_made_here(cls: type) -> bool:
-    """Whether making an evaluator of the class leaves nothing behind."""
-    return foreign.is_one_of(cls, _MADE) and is_of_package(foreign.in_mro(cls, "__init__"))
-
-
-class Judges:
-    """The evaluators that a program makes, each once in a call."""
-
-    def __init__(self) -> None:
-        self._made: dict[Hashable, tuple[Any, Opaque]] = {}
-
-    def make(self, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any], llm: Opaque | None) -> Opaque:
-        """Return an evaluator. `llm`: the model of the settings, unless one is given. Raises: Barrier."""
-        given = dict(kwargs)
-        model = given.pop("llm", llm)
-        if args or type(model) is not Opaque or not foreign.is_kind_of(model.held, LLM):
-            raise Barrier(f"it makes an object of the class {type_name(cls)} in an unusual way")
-        if not all(foreign.is_atom(each) for each in given.values()):
-            raise Barrier(f"it makes an object of the class {type_name(cls)} of what is no plain value")
-        key = (cls, id(model.held), value_key(given))
-        if key not in self._made:
-            self._made[key] = model.held, Opaque(outcome(lambda: cls(llm=model.held, **given)), is_own=True)
-        return self._made[key][1]
 
 
 def kind_of_judge(evaluator: Any) -> Hashable:

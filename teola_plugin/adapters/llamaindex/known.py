@@ -14,6 +14,7 @@ from llama_index.core.base.response.schema import Response
 from llama_index.core.constants import TYPE_KEY
 from llama_index.core.indices.utils import default_parse_choice_select_answer_fn
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
+from llama_index.core.postprocessor import LLMRerank, SimilarityPostprocessor
 from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
 from llama_index.core.schema import NodeWithScore, ObjectType, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
@@ -95,10 +96,21 @@ def finds_text_nodes(retriever: Any, cls: type) -> bool:
     return all(each.get(TYPE_KEY) == ObjectType.TEXT for each in list(nodes.values()))
 
 
+def writes_text(synthesizer: Any) -> bool:
+    """Whether a synthesizer that only asks answers with a text."""
+    return getattr(synthesizer, "_output_cls", None) is None
+
+
+def keeps_nodes(postprocessor: Any, cls: type, *, is_asked: bool) -> bool:
+    """Whether a postprocessor that only asks returns some of the nodes that it is given, and never raises."""
+    if cls is LLMRerank:
+        return is_asked and reads_any_choice(postprocessor._parse_choice_select_answer_fn)
+    return cls is SimilarityPostprocessor
+
+
 def answers_with_text(engine: Any) -> bool:
     """Whether a `RetrieverQueryEngine` that only asks answers with a text, and with nodes of texts."""
-    is_text = getattr(engine._response_synthesizer, "_output_cls", None) is None
-    return is_text and finds_text_nodes(engine._retriever, type(engine._retriever))
+    return writes_text(engine._response_synthesizer) and finds_text_nodes(engine._retriever, type(engine._retriever))
 
 
 def reads_any_choice(function: Any) -> bool:

@@ -12,12 +12,13 @@ A call from a coroutine goes through `_achat`, on the caller's loop, where the m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import sys
+import threading
 import types
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +28,10 @@ from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
-from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.configured import AsSetNow, resource_of
 from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.interception import Met, intercept, sharing
-from teola_plugin.adapters.leaf import is_stock_of
+from teola_plugin.adapters.leaf import is_stock_of, plain_class
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.methods import without_replacements
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
@@ -128,6 +129,9 @@ def install() -> None:
         intercept(OpenAI, method, _stream_seam(method))
 
 
+_making = threading.Lock()
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A call of a model's raw method, which runs ahead only while the model keeps the settings of `now`."""
@@ -143,11 +147,11 @@ class _Request:
         """Return an intercepted call; if early, with copied arguments, which the user may change meanwhile."""
         if session.is_unheard:
             args, kwargs = copy.deepcopy((args, kwargs))
-        return cls(llm, method, args, kwargs, AsSetNow.of(llm))
+        return cls(llm, method, args, kwargs, as_set_now(llm))
 
     @property
     def spec(self) -> EngineSpec:
-        return EngineSpec("python", self.llm, "llm", service_of(self.llm))
+        return spec_of(self.llm, self.now)
 
     @property
     def payload(self) -> Foreign:
@@ -159,6 +163,9 @@ class _Request:
         call = partial(_originals[self.method], self.llm, *self.args, **self.kwargs)
         if self.method in ASYNC:
             return self._arun(call)
+        if self.now.is_known_by_settings:
+            with contextlib.suppress(Exception), _making:  # the call raises the same
+                self.llm._get_client()  # threads that ask at the same time would each make one
         with active(None):
             return _completion(self.now.call(call))
 
@@ -210,6 +217,25 @@ def has_clients_alike(llm: Any) -> bool:
     return all(client is None or _is_made_of(given, client) for client in (llm._client, llm._aclient))
 
 
+def _is_known_by_settings(llm: Any) -> bool:
+    """Whether models with equal settings make equal requests: LlamaIndex's own class, with clients of its own."""
+    cls = plain_class(llm)
+    is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    return is_its_own and cls.__module__.startswith("llama_index.") and has_clients_alike(llm)
+
+
+def as_set_now(llm: Any) -> AsSetNow:
+    """Return the model with its settings, and whether the settings alone identify the model."""
+    return AsSetNow.of(llm, is_known_by_settings=_is_known_by_settings(llm))
+
+
+def spec_of(llm: Any, now: AsSetNow | None = None) -> EngineSpec:
+    """Return the engine of a foreign model. Models known by settings share an engine. `now`: the settings, if known."""
+    now = now or as_set_now(llm)
+    resource = resource_of(llm, lambda: now.configured) if now.is_known_by_settings else llm
+    return EngineSpec("python", resource, "llm", service_of(llm))
+
+
 def _is_made_of(given: dict[str, Any], client: Any) -> bool:
     sdk = sys.modules["openai"]
     wrapper = type(client._client).__name__  # the SDK's own, unless the user gave another
@@ -254,7 +280,7 @@ class _Answer(Met):
 
     request: _Request
 
-    def asking(self) -> AbstractContextManager[Any]:
+    def asking(self) -> contextlib.AbstractContextManager[Any]:
         """See `Met.asking`."""
         return active(None)
 

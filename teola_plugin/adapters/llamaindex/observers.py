@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
@@ -30,6 +31,7 @@ from teola_plugin.adapters.interception import around
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
+from teola_plugin.adapters.llamaindex.reading_parts import METHODS
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current
@@ -59,8 +61,21 @@ def install() -> None:
     _replace(BaseRetriever, "retrieve", {})
     _replace(BaseSynthesizer, "synthesize", ANSWERS)
     _replace(BaseNodePostprocessor, "postprocess_nodes", {})
+    for judging in METHODS[BaseEvaluator]:
+        around(_judging(judging)).replace(BaseEvaluator, judging)
     for base in (BaseQueryEngine, CustomQueryEngine):
         _OWN.replace(base, "query", coroutines=["aquery"])
+
+
+def _judging(method: str) -> Callable[..., Any]:
+    """Surround a judgement of an evaluator, whose result is reported."""
+
+    def judging(
+        evaluator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool
+    ) -> contextlib.AbstractContextManager[Callable[[Any], Any]]:
+        return heard(evaluator, method, args, kwargs)
+
+    return judging
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_parts import told_key
+from teola_plugin.adapters.llamaindex.reading_parts import key_of, told_key
 from teola_plugin.adapters.llamaindex.streams import STREAMS
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import TOLD, Request
@@ -81,8 +81,8 @@ class OwnRun:
     runs_loops: bool = field(default_factory=lambda: asyncio._get_running_loop() is None)
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
-    _beside: Counter[int] = field(default_factory=Counter)
-    _entered: Counter[int] = field(default_factory=Counter)
+    _beside: Counter[type | int] = field(default_factory=Counter)
+    _entered: Counter[type | int] = field(default_factory=Counter)
     _left: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
     _told: _Told = field(default_factory=lambda: _Told())
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -110,9 +110,7 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = self.make_asker(
-            is_async=self.is_async, reports=self._told.reports, runs_loops=self.runs_loops
-        )
+        asker = self._asker = self.make_asker(is_async=self.is_async, reports=self._reports, runs_loops=self.runs_loops)
 
         def program(run: Run) -> None:
             asker.begin()
@@ -134,6 +132,17 @@ class OwnRun:
             asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
         )
         self.prediction.begin()
+
+    def _reports(self, component: Any, method: str, asked: Hashable) -> Any:
+        found = self._alike(component, method, asked)
+        return found if found is not None and self._told.reports(found, key_of(found, method, asked)) else None
+
+    def _alike(self, component: Any, method: str, asked: Hashable) -> Any:
+        """Return the run's own component for one that the reader has made, if there is one; any other itself."""
+        return self._told.alike(component, method, asked) if self._has_made(component) else component
+
+    def _has_made(self, component: Any) -> bool:
+        return self._asker is not None and self._asker.has_made(component)
 
     def _is_running(self) -> bool:
         """Whether the code in this context is part of the run."""
@@ -176,8 +185,9 @@ class OwnRun:
         asked: Any = request.key
         if asked[0] != "act":
             return None
-        key = (TOLD, *asked[1:])
+        _, _, method, given = asked
         with self._lock:
+            key = key_of(self._alike(request.spec.resource, method, given), method, given)
             is_alone, reply = self._told.is_alone(key), self._told.asked(key)
         if not is_alone:  # the value belongs to the request that is made now
             return None
@@ -212,7 +222,8 @@ class OwnRun:
         self._asked += 1
         self.reading.ahead = max(self.reading.ahead or 0, min(self._asked, self.reading.requests))
         if request.act is not None:
-            self._beside[id(request.spec.resource)] += 1
+            component = request.spec.resource
+            self._beside[type(component) if self._has_made(component) else id(component)] += 1
 
     # --- turns on the event loop -------------------------------------------------------------------------------------
 
@@ -269,16 +280,31 @@ class OwnRun:
         """Whether everything inside a component is predicted, or may be, as this run reaches the component."""
         return (not self.is_over or self._is_reached(component)) and self._told.is_known(component)
 
+    def leaves_alone(self, component: Any) -> bool:
+        """Whether a component in which the framework's run is may run ahead on its own: no reading has come to it."""
+        with self._lock:
+            if self._is_reached(component):
+                return False
+            self._told.enters(self._told.begun_by_thread(component))
+            return True
+
     def _is_reached(self, component: Any) -> bool:
-        number = id(component)
-        read = self._asker.reached[number] if self._asker is not None else 0
-        return read + self._beside[number] > self._entered[number]
+        place, read = self._place_of(component), 0
+        if self._asker is not None:
+            read = self._asker.reached[id(component)]
+        return read + self._beside[place] > self._entered[place]
 
     def _has_reached(self, component: Any) -> bool:
         if not self._is_reached(component):
             return False
-        self._entered[id(component)] += 1
+        self._entered[self._place_of(component)] += 1
         return True
+
+    def _place_of(self, component: Any) -> type | int:
+        """Return what a component is counted by: its class, for a component that the reader may have made alike."""
+        number, cls = id(component), type(component)
+        is_known = number in self._beside or (self._asker is not None and number in self._asker.reached)
+        return cls if cls in self._beside and not is_known else number
 
     def settle(self) -> None:
         """Enter the components not reached, once reading is over. Called after each reading."""
@@ -359,6 +385,8 @@ class _Told:
     def __init__(self) -> None:
         self.components: set[int] = set()
         self._begun: dict[int, list[Hashable | None]] = defaultdict(list)
+        self._owners: dict[int, Any] = {}
+        self._alike: dict[int, Any] = {}
         self._wanted: set[Hashable] = set()
         self._values: dict[Hashable, list[Any]] = defaultdict(list)
         self._replies: dict[Hashable, list[Reply]] = defaultdict(list)
@@ -376,7 +404,18 @@ class _Told:
     def begins(self, component: Any, key: Hashable | None) -> None:
         """Record that a method of a component begins. `key`: of the method's value, None if the value is unwanted."""
         self._begun[id(component)].append(key)
+        self._owners[id(component)] = component
         self._begun_here[threading.get_ident()] = id(component), key
+
+    def alike(self, component: Any, method: str, asked: Hashable) -> Any:
+        """Return the one component of a class that was asked so first; None if there are several, or none."""
+        if id(component) not in self._alike:
+            owners = [each for each in self._owners.values() if type(each) is type(component)]
+            alike = [each for each in owners if key_of(each, method, asked) in self._begun[id(each)]]
+            if len(alike) != 1:
+                return None
+            self._alike[id(component)] = alike[0]
+        return self._alike[id(component)]
 
     def reports(self, component: Any, key: Hashable) -> bool:
         """Whether the framework's run reports a value of a component that only asks: of the first such call."""

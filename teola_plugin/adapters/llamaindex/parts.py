@@ -114,6 +114,15 @@ _foreseen: ContextVar[object | None] = ContextVar("teola_foreseen", default=None
 """The outermost inner component whose whole run is predicted: components inside are not entered."""
 
 
+def is_asked_beside() -> bool:
+    """Whether the requests in this context are made beside the run, by a component that a reading asks.
+
+    If not, and if a component is foreseen here, no reading asks it from now on.
+    """
+    own, component = innermost.get(), _foreseen.get()
+    return own is not None and component is not None and not own.leaves_alone(component)
+
+
 @contextlib.contextmanager
 def heard(
     component: object, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]

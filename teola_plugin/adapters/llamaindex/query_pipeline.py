@@ -30,7 +30,7 @@ from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.adapters.llamaindex.known import is_plain_template
-from teola_plugin.adapters.llamaindex.models import is_model, is_ours
+from teola_plugin.adapters.llamaindex.models import is_model, is_ours, spec_of
 from teola_plugin.adapters.llamaindex.observers import is_awaited
 from teola_plugin.adapters.llamaindex.parts import entered, part_of
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
@@ -46,7 +46,6 @@ from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query, add_transform
 from teola_plugin.adapters.plain import is_plain
-from teola_plugin.adapters.service import service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Ref
@@ -258,7 +257,7 @@ def _generated(draft: Draft, module: Any) -> _Work | None:
     if module.streaming:
         draft.leave("TB210", module)
         return None
-    return _by_itself(draft, module, ("llm", EngineSpec("python", module.llm, "llm", service_of(module.llm))))
+    return _by_itself(draft, module, ("llm", spec_of(module.llm)))
 
 
 def _asked(draft: Draft, module: Any) -> _Work | None:

@@ -19,9 +19,8 @@ from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.handlers import noted_by
-from teola_plugin.adapters.llamaindex.judges import Judges, is_made_here
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
-from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
+from teola_plugin.adapters.llamaindex.reading_builders import Builder, is_made, maker_of
 from teola_plugin.adapters.llamaindex.reading_models import (
     ASKING,
     FORMATTING,
@@ -30,7 +29,15 @@ from teola_plugin.adapters.llamaindex.reading_models import (
     is_template,
     make_template,
 )
-from teola_plugin.adapters.llamaindex.reading_parts import METHODS, Parts, is_own, kind_of, own_attribute, read_own
+from teola_plugin.adapters.llamaindex.reading_parts import (
+    METHODS,
+    Parts,
+    Reports,
+    is_own,
+    kind_of,
+    own_attribute,
+    read_own,
+)
 from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
@@ -57,7 +64,7 @@ class LlamaIndexAsker:
     """
 
     def __init__(
-        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False,
+        self, *, is_async: bool, reports: Reports = lambda *asked: None,
         runs_loops: bool = False,
     ) -> None:  # fmt: skip
         self.reached: Counter[int] = Counter()
@@ -65,11 +72,14 @@ class LlamaIndexAsker:
         self._is_async = is_async
         self._models = Models()
         self._parts = Parts(is_async=is_async, reports=reports, runs_loops=runs_loops)
-        self._indexes = Indexes()
-        self._judges = Judges()
+        self._builder = Builder(lambda run: _of_settings(run, "llm"))
         self._contexts = Contexts()
         self.heard: set[Hashable] = set(noted_by(handlers_of()))
         self._hearing: dict[int, Any] = {}
+
+    def has_made(self, component: Any) -> bool:
+        """Whether the reader has made the component: the framework's run makes one that is like it."""
+        return self._builder.has_made(component)
 
     def begin(self) -> None:
         """Begin an evaluation."""
@@ -85,6 +95,8 @@ class LlamaIndexAsker:
             return _of_settings(run, name)
         if is_of_context(held):
             return self._contexts.attribute(run, held, name)
+        if make := maker_of(held, name):
+            return self._builder.method(held, name, make)
         if foreign.is_class(held):
             is_maker = name == "from_messages" and held is ChatPromptTemplate
             return Callee(_making(held), name) if is_maker else NOT_MINE
@@ -98,7 +110,7 @@ class LlamaIndexAsker:
             return found
         if is_template(held) and name in FORMATTING:
             return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
-        return self._indexes.attribute(held, name) if makes(held, name) else self._of_part(run, owner, name)
+        return self._of_part(run, owner, name)
 
     def _of_model(self, held: Any, name: str) -> Any:
         if name in _STREAMS:
@@ -163,6 +175,8 @@ class LlamaIndexAsker:
         if web_pages.method_of_call(callee.held):
             source = Same(callee.held)
             return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, _here)
+        if make := maker_of(callee.held):
+            return self._builder.make(run, make, args, kwargs)
         if callee.held is not run_jobs:
             return NOT_MINE
         if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:
@@ -180,9 +194,8 @@ class LlamaIndexAsker:
             return web_clients.made(run, cls, args, kwargs)
         if sdk_clients.is_client_class(cls):
             return sdk_clients.made(run, cls, tuple(args), kwargs)
-        if is_made_here(cls):
-            llm = None if "llm" in kwargs else _of_settings(run, "llm")
-            return self._judges.make(cls, args, kwargs, llm)
+        if is_made(cls):
+            return self._builder.make(run, cls, args, kwargs)
         return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:

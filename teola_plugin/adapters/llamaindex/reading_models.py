@@ -170,8 +170,14 @@ def _plain_parts(args: Arguments, kwargs: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_safe(value: Any) -> bool:
-    """Whether a request made of the value is certain, whatever the value."""
+    """Whether a request made of the value is certain, whatever the value: a text, or messages of texts."""
+    if type(value) is list:
+        return all(type(each) is ChatMessage and all(map(_is_text_block, each.blocks)) for each in value)
     return type(value) is str or (type(value) is Unknown and value.holds == "text")
+
+
+def _is_text_block(block: Any) -> bool:
+    return type(block) is TextBlock and _is_safe(block.text)
 
 
 # --- templates -------------------------------------------------------------------------------------------------------

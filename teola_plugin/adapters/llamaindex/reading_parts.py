@@ -24,7 +24,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
@@ -36,6 +36,8 @@ from teola_plugin.adapters.llamaindex.known import (
     is_asked_each_time,
     is_embedder,
     is_store,
+    keeps_nodes,
+    writes_text,
 )
 from teola_plugin.adapters.llamaindex.models import beside_loops, is_ours
 from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
@@ -92,19 +94,27 @@ def kind_of(held: Any) -> type | None:
 def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Hashable | None:
     """Return the key of a component's reported value; None if the arguments cannot be compared."""
     asked = value_key((list(args), dict(kwargs)))
-    return (TOLD, Same(component), method, asked) if is_comparable(asked) else None
+    return key_of(component, method, asked) if is_comparable(asked) else None
+
+
+def key_of(component: Any, method: str, asked: Hashable) -> Hashable:
+    """Return the key of a component's reported value. `asked`: the key of the arguments."""
+    return TOLD, Same(component), method, asked
+
+
+Reports = Callable[[Any, str, Hashable], Any]
 
 
 class Parts:
     """Stock components, each inspected once in a call. `is_async`: whether the call has an event loop.
 
     The value of a component with other possible effects is reported by the framework's own run, and so is the value of
-    a component in which the framework's run is when reading goes on. `reports(component, key)`: whether the framework's
-    run reports the value of the latter. `runs_loops`: whether the run is on no event loop, and may run one.
+    a component in which the framework's run is when reading goes on. `reports`: returns the component whose value
+    the framework's run reports, for the latter. `runs_loops`: whether the run is on no event loop, and may run one.
     """
 
     def __init__(
-        self, *, is_async: bool, reports: Callable[[Any, Hashable], bool] = lambda component, key: False,
+        self, *, is_async: bool, reports: Reports = lambda *asked: None,
         runs_loops: bool = False,
     ) -> None:  # fmt: skip
         self._is_async = is_async
@@ -130,12 +140,12 @@ class Parts:
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
-            is_safe = may_begin and not judges and _is_text_to_come([*args, *kwargs.values()])
+            is_sure = _is_text_to_come([*args, *kwargs.values()]) or _made_of_nodes(component, method, args, kwargs)
+            is_safe = may_begin and not judges and bool(is_sure)
             found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
-            return _to_come(component, method, found) if may_begin else found
-        if provider is not None and not all(
-            type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]
-        ):
+            return _to_come(component, method, found, args, kwargs) if may_begin else found
+        is_search = provider is not None and method.removeprefix("a") not in _OF_NODES
+        if is_search and not all(type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]):
             raise Barrier("it looks for what is no text")
         if judges and not is_async and not may_judge_apart(component, runs_loops=self._runs_loops):
             raise Barrier(f"it calls {method} of a {name}, which makes an event loop", f"await a{method}")
@@ -143,14 +153,17 @@ class Parts:
             raise Barrier(f"it calls {method} of a {name}, which may do more than ask")
         if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
             raise Barrier("it has judged what is no text")
+        nodes = [each for value in (*given, *named.values()) if type(value) is list for each in value]
+        if not all(foreign.is_library_class(type(each.node)) for each in nodes if type(each) is NodeWithScore):
+            raise Barrier(f"it gives nodes of a class of its own to a {name}")
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
         if is_entered:  # the component runs ahead by itself
-            key = (TOLD, source, method, asked)
-            if not may_begin or run.counts[key] or not self._reports(component, key):
+            told = self._reports(component, method, asked) if may_begin else None
+            if told is None or run.counts[key_of(told, method, asked)]:
                 raise Barrier(f"the run is in a {name} already")
-            may_begin = False
+            component, source, may_begin = told, Same(told), False
         elif not may_begin:
             run.begin_beside_unread()
         spec = EngineSpec("python", component, name, provider)
@@ -164,7 +177,7 @@ class Parts:
         found = run.ask(Request(key, spec, op, None, {}, _same, holds, may_raise, place, name, act, is_async))
         if type(found) is not Unknown:
             _fix_shared(run, found, method)
-        return _to_come(component, method, found) if may_begin and type(found) is Unknown else found
+        return _to_come(component, method, found, args, kwargs) if may_begin and type(found) is Unknown else found
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
         """Return whether a component only asks, and the provider outside this process, if any."""
@@ -190,14 +203,42 @@ def _fix_shared(run: Run, found: Any, method: str) -> None:
         todo += [(each, is_held or type(part) is dict) for each in run.parts(part)]
 
 
-def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
+def _to_come(component: Any, method: str, found: Unknown, args: Arguments, kwargs: Mapping[str, Any]) -> Unknown:
     """Return what is known of the result before the reply, of a component that only asks."""
     cls, name = class_of(component), method.removeprefix("a")
-    if name == "retrieve" and finds_text_nodes(component, cls):
+    kind = _made_of_nodes(component, method, args, kwargs)
+    if kind == "list" or (name == "retrieve" and finds_text_nodes(component, cls)):
         return Unknown("list", found.sources, over=("found node",))
-    if name == "query" and cls is RetrieverQueryEngine and answers_with_text(component):
+    if kind or (name == "query" and cls is RetrieverQueryEngine and answers_with_text(component)):
         return Unknown("response", found.sources)
     return found
+
+
+_OF_NODES = {"postprocess_nodes": ("nodes", "query_bundle", "query_str"), "synthesize": ("query", "nodes")}
+"""The parameters of methods that take nodes."""
+
+
+def _made_of_nodes(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> str:
+    """Return the kind of what a stock component makes of found nodes, whichever these are; "" where it may raise."""
+    name = method.removeprefix("a")
+    names = _OF_NODES.get(name, ())
+    told = dict(zip(names, args, strict=False)) | dict(kwargs)
+    nodes = told.pop("nodes", None)
+    asked = [each for each in told.values() if each is not None]
+    if len(args) > len(names) or not told.keys() <= set(names) or len(asked) > 1 or not _are_found(nodes):
+        return ""
+    if not all(type(text := _text_of(each)) is str or _is_text_to_come([text]) for each in asked):
+        return ""
+    if name == "synthesize":
+        return "response" if asked and writes_text(component) else ""
+    return "list" if keeps_nodes(component, class_of(component), is_asked=bool(asked)) else ""
+
+
+def _are_found(nodes: Any) -> bool:
+    """Whether these are nodes of texts that a search finds, or will find."""
+    if type(nodes) is list:
+        return all(type(each) is NodeWithScore and type(each.node) is TextNode for each in nodes)
+    return type(nodes) is Unknown and nodes.over == ("found node",)
 
 
 _LOOKED_FOR = (str, list, QueryBundle)

@@ -31,7 +31,7 @@ from typing import Any
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
 from teola_plugin.adapters.reader.calls import FunctionValue
-from teola_plugin.adapters.reader.facts import MODEL_SLOTS
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import (
@@ -472,6 +472,8 @@ class _Same:
             return False
         if classes.is_atom(mine):
             return mine is seen or bool(value_key(mine) == value_key(seen))
+        if facts_of(kind).kind == "enum":
+            return mine is seen
         if kind is not tuple and kind is not frozenset:
             if id(mine) in self._seen_for:
                 return self._seen_for[id(mine)][1] is seen

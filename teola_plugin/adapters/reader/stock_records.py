@@ -47,6 +47,12 @@ def stock_record(run: Any, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
     if not facts.is_model:
         return _made(run, cls, args, kwargs)
     if foreign.module_of(cls).startswith("llama_index.") and name in ("Document", "ChatMessage", "ImageDocument"):
+        content = kwargs.get("content")
+        if name == "ChatMessage" and type(content) is Unknown and content.holds == "text":
+            made = _made(run, cls, args, {**kwargs, "content": "x"})
+            if type(made) is not Unknown:  # a message of one text
+                vars(made.blocks[0])["text"] = content
+            return made
         return _with_id(run, cls, _made(run, cls, args, kwargs), kwargs)
     return _with_id(run, cls, _filled(run, cls, name, args, kwargs), kwargs)
 

@@ -11,7 +11,7 @@ from typing import Any
 from teola_plugin.adapters.reader import amounts, days, foreign, graphs, ordering, regexes, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.facts import is_user_code
+from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
 from teola_plugin.adapters.reader.table import is_text, kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
@@ -156,6 +156,8 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     if type(own := _of_program(value, name)) is property and own.fget is not None:
         return call(run, run.load(own.fget), (value,), {})
     declared = field_of(holds, name)
+    if declared is None and (type_name(holds), name) == ("ChatMessage", "content") and is_stock_record_class(holds):
+        declared = "any" if are_published(holds, [name]) else None
     if declared is None:
         raise Undecided
     return run.unknown(value, holds=declared, is_safe=True)

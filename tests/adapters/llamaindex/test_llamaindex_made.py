@@ -1,0 +1,273 @@
+"""Models, engines and their parts that a function makes in its body are those of the framework's run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from llama_index.core import Document, PromptTemplate, VectorStoreIndex, get_response_synthesizer
+from llama_index.core.evaluation import AnswerRelevancyEvaluator, FaithfulnessEvaluator
+from llama_index.core.llms import ChatMessage
+from llama_index.core.postprocessor import LLMRerank, SimilarityPostprocessor
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import ResponseMode, TreeSummarize
+from llama_index.core.retrievers import VectorIndexRetriever
+from llama_index.core.schema import NodeRelationship, QueryBundle
+from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai_like import OpenAILike
+
+from teola_plugin import explain, optimize
+from teola_plugin.adapters.llamaindex.models import as_set_now, spec_of
+from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+
+TEXTS = ("first", "last")
+
+
+class World:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.own: dict[str, Any] = {"api_base": service.url, "api_key": "x", "max_retries": 0}
+        self.embeddings = OpenAIEmbedding(**self.own)
+        self.index = self.index_of("text 0", "text 1", "text 2")
+
+    def index_of(self, *texts: str) -> Any:
+        return VectorStoreIndex.from_documents([Document(text=each) for each in texts], embed_model=self.embeddings)
+
+    def llm(self) -> Any:
+        return OpenAI(model="gpt-4o-mini", temperature=0, **self.own)
+
+    def retriever(self) -> Any:
+        return VectorIndexRetriever(index=self.index, similarity_top_k=2)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with served() as service:
+        yield World(service)
+
+
+def for_each(form: Callable[[World, str], Any], world: World) -> Callable[[], Any]:
+    """Return a function that asks each text by a helper, which makes all that it needs."""
+
+    def ask(text: str) -> Any:
+        return form(world, text)
+
+    def app() -> Any:
+        return [ask(each) for each in TEXTS]
+
+    return app
+
+
+def completed(world: World, text: str) -> Any:
+    llm = OpenAI(model="gpt-4o-mini", temperature=0.3, additional_kwargs={"seed": 1}, **world.own)
+    return llm.complete(text).text
+
+
+def completed_alike(world: World, text: str) -> Any:
+    return str(OpenAILike(model="m", is_chat_model=True, **world.own).complete(text))
+
+
+def retrieved(world: World, text: str) -> Any:
+    return [each.text for each in world.retriever().retrieve(text)]
+
+
+def from_args(world: World, text: str) -> Any:
+    return str(RetrieverQueryEngine.from_args(world.retriever(), llm=world.llm()).query(text))
+
+
+def of_parts(world: World, text: str) -> Any:
+    writer = get_response_synthesizer(llm=world.llm(), response_mode=ResponseMode.TREE_SUMMARIZE)
+    near = SimilarityPostprocessor(similarity_cutoff=-1.0)
+    return str(RetrieverQueryEngine(world.retriever(), writer, node_postprocessors=[near]).query(text))
+
+
+def ranked_in_engine(world: World, text: str) -> Any:
+    ranks = LLMRerank(llm=world.llm(), choice_batch_size=1, top_n=2)
+    return str(world.index.as_query_engine(llm=world.llm(), node_postprocessors=[ranks]).query(text))
+
+
+def templated(world: World, text: str) -> Any:
+    told = PromptTemplate("{context_str} asked {query_str}")
+    return str(world.index.as_query_engine(llm=world.llm(), text_qa_template=told).query(text))
+
+
+def summarized(world: World, text: str) -> Any:
+    return TreeSummarize(llm=world.llm()).get_response(text, ["a", "b"])
+
+
+def judged(world: World, text: str) -> Any:
+    return AnswerRelevancyEvaluator(llm=world.llm()).evaluate(query=text, response="yes").score
+
+
+HELPERS = (
+    completed, completed_alike, retrieved, from_args, of_parts, ranked_in_engine, templated, summarized, judged,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", HELPERS, ids=lambda form: form.__name__)
+def test_what_a_helper_makes_is_read(world: World, form: Callable[[World, str], Any]) -> None:
+    asked_side_by_side(world.service, for_each(form, world), "first", "last", lambda app: app())
+
+
+def written(world: World, text: str) -> Any:
+    writer = get_response_synthesizer(llm=world.llm())
+    return str(writer.synthesize(text, nodes=world.retriever().retrieve(text)))
+
+
+def cut(world: World, text: str) -> Any:
+    near = SimilarityPostprocessor(similarity_cutoff=-1.0)
+    nodes = near.postprocess_nodes(world.retriever().retrieve(text), query_str=text)
+    return [each.get_content() for each in nodes]
+
+
+def ranked(world: World, text: str) -> Any:
+    ranks = LLMRerank(llm=world.llm(), choice_batch_size=2, top_n=1)
+    nodes = ranks.postprocess_nodes(world.retriever().retrieve(text), query_bundle=QueryBundle(text))
+    return [each.text for each in nodes]
+
+
+def told(world: World, text: str) -> Any:
+    nodes = "\n".join(each.get_content() for each in world.retriever().retrieve(text))
+    asked = [ChatMessage(role="system", content="Answer."), ChatMessage(role="user", content=f"{nodes} {text}")]
+    return world.llm().chat(asked).message.content
+
+
+@pytest.mark.parametrize("form", [written, cut, ranked, told], ids=lambda form: form.__name__)
+def test_what_is_made_of_found_nodes_raises_nothing(world: World, form: Callable[[World, str], Any]) -> None:
+    asked_side_by_side(world.service, for_each(form, world), "embed ['first']", "last", lambda app: app())
+
+
+def test_engines_of_an_index_made_in_the_body_are_read_behind_it(world: World) -> None:
+    def app() -> Any:
+        index, kind = world.index_of("one", "two"), [NodeRelationship.SOURCE]
+        llm = OpenAI(model="gpt-4o-mini", **world.own)
+        engine = RetrieverQueryEngine.from_args(VectorIndexRetriever(index=index), llm=llm)
+        return [str(engine.query(each)) for each in ("before", *TEXTS)], len(kind)
+
+    asked_side_by_side(world.service, app, "first", "last", lambda app: app())
+
+
+def test_judges_of_an_index_made_in_the_body_are_read_behind_it(world: World) -> None:
+    def app() -> Any:
+        index, llm = world.index_of("one", "two"), OpenAI(model="gpt-4o-mini", **world.own)
+        engine, judge = index.as_query_engine(llm=llm), FaithfulnessEvaluator(llm=llm)
+        found = []
+        for each in ("before", *TEXTS):
+            answer = engine.query(each)
+            found.append((str(answer), judge.evaluate_response(response=answer).passing))
+        return found
+
+    world.service.lasts_s = 0.1
+    report = asked_side_by_side(world.service, app, "no", "no", lambda app: app())
+    assert report.hits + report.shared >= 3
+
+
+def test_a_reranker_made_in_the_body_asks_once(world: World) -> None:
+    def app() -> Any:
+        ranks = LLMRerank(llm=world.llm(), choice_batch_size=1, top_n=2)
+        engine = world.index.as_query_engine(llm=world.llm(), node_postprocessors=[ranks])
+        return [str(engine.query(each)) for each in TEXTS]
+
+    world.service.lasts_s = 0.02
+    with counted(world.service) as original:
+        plain = app()
+    fast = optimize(app)
+    for _ in range(6):
+        with counted(world.service) as made:
+            assert fast() == plain
+        assert made == original
+
+
+noted: list[str] = []
+
+
+class _Kept(BaseNodePostprocessor):
+    """Not stock: its code is the user's."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        noted.append(name)
+        super().__setattr__(name, value)
+
+    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+        return nodes
+
+
+def test_an_engine_with_code_of_the_users_is_not_made_early(world: World) -> None:
+    kept = _Kept()
+
+    def app() -> Any:
+        llm = OpenAI(model="gpt-4o-mini", **world.own)
+        engine = RetrieverQueryEngine.from_args(world.retriever(), llm=llm, node_postprocessors=[kept])
+        return str(engine.query("first"))
+
+    plain, fast = app(), optimize(app)
+    noted.clear()
+    assert fast() == plain
+    assert noted == ["callback_manager"]
+    assert "hands" in explain(fast)
+
+
+class _Noting(VectorStoreIndex):
+    @property
+    def vector_store(self) -> Any:
+        noted.append("vector_store")
+        return super().vector_store
+
+
+def test_an_index_of_the_users_is_searched_by_the_run_alone(world: World) -> None:
+    index = world.index_of("one", "two")
+    index.__class__ = _Noting
+
+    def app() -> Any:
+        return [each.text for each in VectorIndexRetriever(index=index).retrieve("first")]
+
+    fast = optimize(app)
+    noted.clear()
+    plain, times = app(), len(noted)
+    assert fast() == plain
+    assert len(noted) == 2 * times
+
+
+# --- models with equal settings --------------------------------------------------------------------------------------
+
+
+def test_models_with_equal_settings_are_one_engine(world: World) -> None:
+    first, second = world.llm(), world.llm()
+    first.complete("a client is made")
+    assert spec_of(first).resource is spec_of(second).resource
+    assert as_set_now(first).key("asked") == as_set_now(second).key("asked")
+    second.temperature = 0.5
+    assert as_set_now(first).key("asked") != as_set_now(second).key("asked")
+
+
+class _Own(OpenAI):
+    """A user's class."""
+
+
+UNLIKE: dict[str, Callable[[World], Any]] = {
+    "temperature": lambda world: OpenAI(model="gpt-4o-mini", temperature=1, **world.own),
+    "key": lambda world: OpenAI(model="gpt-4o-mini", temperature=0, **{**world.own, "api_key": "y"}),
+    "class": lambda world: OpenAILike(model="gpt-4o-mini", temperature=0, **world.own),
+    "own class": lambda world: _Own(model="gpt-4o-mini", temperature=0, **world.own),
+    "client": lambda world: OpenAI(model="gpt-4o-mini", temperature=0, openai_client=_client(world), **world.own),
+    "attribute": lambda world: _with_attribute(world.llm()),
+}
+
+
+def _client(world: World) -> Any:
+    import openai
+
+    return openai.OpenAI(api_key="z", base_url=world.service.url)
+
+
+def _with_attribute(llm: Any) -> Any:
+    vars(llm)["_get_model_kwargs"] = lambda **kwargs: {"model": "other"}
+    return llm
+
+
+@pytest.mark.parametrize("other", UNLIKE.values(), ids=UNLIKE)
+def test_models_that_differ_are_not_the_same(world: World, other: Callable[[World], Any]) -> None:
+    assert as_set_now(world.llm()).key("asked") != as_set_now(other(world)).key("asked")
