@@ -402,7 +402,7 @@ class Heap:
 
     def _is_true(self, value: Any, true: Mapping[Any, Any]) -> bool:
         if id(value) in true:
-            return amounts.is_atom(amounts.holds_of(value)) or not self.may_change(value)
+            return _is_constant(value) or not self.may_change(value)
         if type(value) is Unknown:
             return value.is_true
         return type(value) in (*ATOMS, float, list, tuple) and not self.is_tainted(value) and bool(value)
@@ -427,7 +427,7 @@ class Heap:
 
     def shown(self, value: Any, is_true: bool, *key: Any) -> tuple[Any, ...]:
         """Return what a flag shows of another value as it is now; see `Unknown.of`."""
-        return value, is_true, None if amounts.is_atom(amounts.holds_of(value)) else self._touched, *key
+        return value, is_true, None if _is_constant(value) else self._touched, *key
 
     def note_key(self, held: Any, key: Any) -> None:
         """Note that a dict of unknown content has a key on this path."""
@@ -1169,6 +1169,12 @@ _HASHED = (
     str, int, bool, float, type(None), bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
     uuid.UUID, Fraction,
 )  # fmt: skip
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether nothing can change the value."""
+    holds = amounts.holds_of(value)
+    return amounts.is_atom(holds) or (type(holds) is str and holds == "match")
 
 
 def has_own_hash(value: Any) -> bool:

@@ -73,10 +73,17 @@ def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments,
 
 def unknown_match_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Call a method of an unknown match, which may be None."""
-    group = _group(value.of, args[0] if args else 0) if len(args) < 2 and not kwargs else None
-    if name != "group" or group is None:
+    if name == "groups" and not args and not kwargs and run.is_true(value):
+        return tuple(_group_of(run, value, number) for number in range(1, value.of.groups + 1))
+    number = _group(value.of, args[0] if args else 0) if len(args) < 2 and not kwargs else None
+    if name != "group" or number is None:
         raise Undecided
-    holds = "text" if group in bounds.groups_of(value.of) else "any"
+    return _group_of(run, value, number)
+
+
+def _group_of(run: Any, value: Unknown, number: int) -> Any:
+    """Return a group of an unknown match: a text, or None for one that need not take part."""
+    holds = "text" if number in bounds.groups_of(value.of) else "any"
     return run.unknown(value, holds=holds, is_safe=run.is_true(value), error=AttributeError)
 
 

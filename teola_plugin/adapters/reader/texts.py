@@ -185,7 +185,7 @@ def _samples_of(value: Any) -> tuple[Any, ...]:
     if type(value) is not Unknown:
         return (value,) if type(value) in _SHOWN else ()
     large: tuple[Any, ...] = (math.inf, math.nan) if value.holds in (float, "mixed") else ()
-    return samples(kind_of(value)) + ((10**400,) if value.holds in ("int", "count") else large)
+    return samples(kind_of(value)) + ((10**400,) if value.holds in ("int", "count", "number") else large)
 
 
 def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

@@ -66,7 +66,7 @@ def updates_a_dict_by_comprehensions(state: State) -> Any:
 
 @form(2, varies=True)
 def time_of_day_in_the_prompt(state: State) -> Any:
-    return {"out": LLM.invoke(f"Today is {datetime.now():%Y}. {state['question']}").content}
+    return {"out": LLM.invoke(f"It is {datetime.now():%H:%M:%S.%f}. {state['question']}").content}
 
 
 @form(3, varies=True)

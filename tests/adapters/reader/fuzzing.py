@@ -122,7 +122,7 @@ def _reply(rnd: random.Random, model: str) -> Any:
         case "bool":
             return rnd.random() < 0.5
         case "number":
-            return rnd.choice([0, 1, 2, -1, 3, 0, 1, 2, -1, 3, 2.5, 10**30])
+            return rnd.choice([0, 1, 2, -1, 3, 0, 1, 2, -1, 3, 2.5, 10**400])
         case "texts":
             return [rnd.choice(TEXTS) for _ in range(rnd.randint(0, 3))]
         case "message":

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.adapters.reader import calls, methods, natives, operators
+from teola_plugin.adapters.reader import calls, days, methods, natives, operators
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.unknowns import unknown_method
@@ -139,10 +139,15 @@ def test_nothing_is_printed_or_logged(capsys: pytest.CaptureFixture[str], caplog
     assert not caplog.records
 
 
+ALL_DAY_S = 86_400
+"""No day has as much left, so that the present day is not known."""
+
+
 @pytest.mark.parametrize(
     "function", [time.time, datetime.datetime.now, datetime.date.today, random.random, uuid.uuid4, time.perf_counter]
 )
-def test_chance_is_not_known_and_does_not_raise(function: Callable[[], Any]) -> None:
+def test_chance_is_not_known_and_does_not_raise(function: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(days, "LEFT_S", ALL_DAY_S)
     run = new_run()
     found = calls.call(run, Opaque(function), (), {})
     assert type(found) is Unknown
@@ -150,7 +155,8 @@ def test_chance_is_not_known_and_does_not_raise(function: Callable[[], Any]) -> 
     assert not run.gates
 
 
-def test_a_formatted_time_does_not_raise() -> None:
+def test_a_formatted_time_does_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(days, "LEFT_S", ALL_DAY_S)
     run = new_run()
     now = calls.call(run, Opaque(datetime.datetime.now), (), {})
     assert methods.unknown_method(run, now, "strftime", ("%Y",), {}).holds == "text"
