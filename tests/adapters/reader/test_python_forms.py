@@ -114,6 +114,14 @@ def matched(text: str) -> str:
     return match.group(1).upper() + match.group() if match is not None else text
 
 
+def all_matched(text: str) -> str:
+    match = re.match(r"(.+?) - (.+?)( - .*)?$", text)
+    if match:
+        one, two, rest = match.groups()
+        return one.strip() + two.upper() + str(rest)
+    return text
+
+
 def if_matched(text: str) -> str:
     match = re.search(r"```(?P<code>.*?)```", text, re.DOTALL)
     if not match:
@@ -134,6 +142,7 @@ CONDITIONS: list[Form] = [
     lambda m, text, xs: [part.strip() for part in text.partition(":")],
     lambda m, text, xs: matched(text).strip(),
     lambda m, text, xs: if_matched(text).strip(),
+    lambda m, text, xs: all_matched(text).strip(),
     lambda m, text, xs: any("a" in x for x in xs) or all(x for x in xs if x.strip()),
     lambda m, text, xs: next((x for x in xs if "a" in x), "none").strip(),
     lambda m, text, xs: max(xs, key=len, default="").strip(),
@@ -343,6 +352,8 @@ UNSAFE: list[Form] = [
     lambda m, text, xs: text[:: len(xs)],
     lambda m, text, xs: re.search("(a)(b)?", text).group(1),  # type: ignore[union-attr]
     lambda m, text, xs: a.group(2).upper() if (a := re.search("(a)(c)?", text)) else "",
+    lambda m, text, xs: a.groups()[1].upper() if (a := re.search("(a)(c)?", text)) else "",
+    lambda m, text, xs: re.search("(a)", text).groups(),  # type: ignore[union-attr]
     lambda m, text, xs: a.group(3) if (a := re.search("(a)(c)?", text)) else "",  # type: ignore[attr-defined]
     lambda m, text, xs: max(xs),
     lambda m, text, xs: max(xs, key=int, default=""),
