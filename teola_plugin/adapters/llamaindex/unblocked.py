@@ -222,7 +222,7 @@ class _Noting(Session):
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
-        self.assumed = notes.session.assumed
+        self.assumed, self.sends_ahead = notes.session.assumed, notes.session.sends_ahead
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         keys = [self._key(spec, op, payload, settings) for payload in payloads]
