@@ -363,14 +363,14 @@ def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) 
 def _filled(cls: type, fields: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
     """Return an event with these contents; None for fields with defaults that are no plain constants.
 
-    The contents are sure to be valid. pydantic copies lists; values that are no fields are kept in a dict of the event.
+    The contents are sure to be valid. Values that are no fields are kept in a dict of the event.
     """
     values = {}
     for name, schema in fields.items():
         value = kwargs[name] if name in kwargs else schema.get("default", MISSING)
         if name not in kwargs and not foreign.is_atom(value):
             return None
-        values[name] = list(value) if type(value) is list else value
+        values[name] = _validated(schema, value)
     own = foreign.in_mro(cls, "__private_attributes__")
     if type(own) is not dict or own.keys() != {"_data"} or own.keys() & kwargs.keys():
         return None
@@ -395,6 +395,20 @@ def _fields_of(cls: type) -> dict[str, Any] | None:
     return {name: field["schema"] for name, field in inner["fields"].items()}
 
 
+def _validated(schema: Any, value: Any) -> Any:
+    """Return what pydantic makes of a value that it takes: lists and dicts are copied where their type is declared."""
+    kind = schema["type"]
+    if kind == "default" or kind == "nullable":
+        return _validated(schema["schema"], value)
+    if kind == "list" and type(value) is list:
+        return [_validated(schema.get("items_schema", _ANY), each) for each in value]
+    if kind == "dict" and type(value) is dict:
+        values = schema.get("values_schema", _ANY)
+        return {key: _validated(values, each) for key, each in value.items()}
+    return value
+
+
+_ANY = {"type": "any"}
 _PLAIN = frozenset(["type", "metadata"])
 _TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 _HELD = {"str": "text", "bool": "bool"}
@@ -413,6 +427,9 @@ def _takes(schema: Any, value: Any) -> bool:
     if kind == "list" and schema.keys() <= _PLAIN | {"items_schema"} and type(value) is list:
         inner = schema.get("items_schema")
         return inner is None or all(_takes(inner, each) for each in value)
+    if kind == "dict" and schema.keys() <= _PLAIN | {"keys_schema", "values_schema"} and type(value) is dict:
+        keys, values = schema.get("keys_schema", _ANY), schema.get("values_schema", _ANY)
+        return all(_takes(keys, key) and _takes(values, each) for key, each in value.items())
     if kind in ("model", "is-instance") and foreign.is_class(schema.get("cls")) and type(value) is not Unknown:
         held = value.held if isinstance_of(value, Opaque) else value
         return foreign.is_subtype(type(held), schema["cls"]) and not schema.get("revalidate_instances")

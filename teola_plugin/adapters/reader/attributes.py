@@ -8,7 +8,7 @@ import os
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, methods, natives_tokens, record_methods, records
+from teola_plugin.adapters.reader import foreign, methods, natives_tokens, outlets, record_methods, records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.changes import is_of_program
@@ -201,6 +201,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return method
     if held is os.environ and name == "get":
         return Callee(_environment, name)
+    if name == "flush" and outlets.flushes(held):
+        return Callee(_flush, name)
     facts = facts_of(kind)
     if name == "__class__" and foreign.has_plain_lookup(kind):
         return type_of(run, value)
@@ -219,6 +221,12 @@ def _environment(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     run.require_known(*args, *kwargs.values())
     run.require_environment()
     return os.environ.get(*args, **kwargs)
+
+
+def _flush(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Do nothing: the framework's run empties the standard stream."""
+    if args or kwargs:
+        raise TypeError("flush() takes no arguments")
 
 
 def _module_attribute(run: Any, module: types.ModuleType, name: str) -> Any:

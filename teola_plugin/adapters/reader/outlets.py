@@ -35,6 +35,13 @@ def prints(texts: list[str | None], name: str = "stdout") -> bool:
     return all(_is_encoded(text, str(stream.encoding)) for text in texts)
 
 
+def flushes(stream: Any) -> bool:
+    """Whether a value is `sys.stdout` or `sys.stderr`, and its `flush` raises nothing, as far as `print` does not."""
+    if not any(stream is getattr(sys, name) and prints([], name) for name in ("stdout", "stderr")):
+        return False
+    return "flush" not in (getattr(stream, "__dict__", None) or ())
+
+
 def _is_encoded(text: str | None, encoding: str) -> bool:
     if text is None or text.isascii():
         return text is not None or encoding.lower().replace("-", "").startswith(_WRITES_ALL)

@@ -52,6 +52,12 @@ class Listed(Event):
     texts: list[str]
 
 
+class Planned(Event):
+    plan: dict[str, Any]
+    parts: list[dict[str, list[str]]] | None = None
+    texts: Any = None
+
+
 class Blocks(Workflow):
     """Holds a model."""
 
@@ -447,8 +453,23 @@ class Listing(Blocks):
         return StopEvent(result=self.ask(f"of {ev.texts}"))
 
 
+class Sharing(Blocks):
+    """The event keeps the list that the step changes."""
+
+    @step
+    async def start(self, ev: StartEvent) -> Planned:
+        texts = [ev.q]
+        planned = Planned(plan={}, texts=texts)
+        texts.append("more")
+        return planned
+
+    @step
+    async def answer(self, ev: Planned) -> StopEvent:
+        return StopEvent(result=self.ask(f"of {ev.texts}"))
+
+
 UNCERTAIN = [
-    EndsBetween, Listing, Raising, BothParse, OneParses, JoinParses,
+    EndsBetween, Listing, Sharing, Raising, BothParse, OneParses, JoinParses,
     FirstWins, AnswerEnds, Writing, JoinWrites, Keeping, Storing, StoringBehind, JoinKeeps, Refusing, SendsThenStores,
     SendsPerhaps, Choosing, Guarding, Handing,
 ]  # fmt: skip
@@ -668,6 +689,49 @@ def test_the_contents_of_an_event_are_known() -> None:
     made = make_event(run, Part, (), given)
     wanted = Part(**given)  # type: ignore[arg-type]
     assert (made, made.get("more"), made.model_fields_set) == (wanted, 1, wanted.model_fields_set)
+
+
+def test_an_event_copies_what_pydantic_copies() -> None:
+    plan: dict[str, Any] = {"queries": ["a"]}
+    given: dict[str, Any] = {"plan": plan, "parts": [{"q": ["b"]}], "texts": ["c"]}
+    made = make_event(Run(LlamaIndexAsker(is_async=True)), Planned, (), given)
+    wanted = Planned(**given)
+    plan["more"] = 1
+    for held in (plan["queries"], given["parts"][0]["q"], given["texts"]):
+        held.append("later")
+    given["parts"][0]["r"] = []
+    assert made == wanted
+
+
+@pytest.mark.parametrize("given", [{"plan": {1: "a"}}, {"plan": {}, "parts": [{"q": "b"}]}, {"plan": [("q", "a")]}])
+def test_a_dict_that_pydantic_may_change_is_not_known(given: dict[str, Any]) -> None:
+    assert type(make_event(Run(LlamaIndexAsker(is_async=True)), Planned, (), given)) is Unknown
+
+
+class Planning(Blocks):
+    """A plan in a dict, whose questions the next step asks."""
+
+    @step
+    async def start(self, ev: StartEvent) -> Planned:
+        said = str(await self.llm.acomplete(f"plan {ev.q}"))
+        return Planned(plan={"queries": [f"{said} {n}" for n in range(3)]})
+
+    @step
+    async def answer(self, ev: Planned) -> StopEvent:
+        return StopEvent(result=[self.ask(each) for each in ev.plan["queries"]])
+
+
+def test_the_questions_of_a_plan_in_a_dict_are_asked_at_once(service: Service) -> None:
+    run(optimize(Chain(chat(service))))  # the provider has answered
+    llm = chat(service)
+    original, fast = Planning(llm), optimize(Planning(llm))
+    service.lasts_s = 0.1
+    with counted(service) as made:
+        said = run(fast)
+    with counted(service) as wanted:
+        assert run(original) == said
+    assert made == wanted
+    assert optimized(fast).reports[-1].hits == 2
 
 
 class Noting(Blocks):

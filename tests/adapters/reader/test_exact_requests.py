@@ -212,6 +212,51 @@ def test_nothing_is_asked_behind_what_cannot_be_printed(make: Any, monkeypatch: 
     assert asked(behind(lambda x: print("größer")))[0] == ["before", "first"]
 
 
+def standard() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+
+
+def refusing() -> None:
+    raise OSError("full")
+
+
+class Refused(io.StringIO):
+    def flush(self) -> None:
+        refusing()
+
+
+def with_its_own() -> io.TextIOWrapper:
+    stream = standard()
+    stream.flush = refusing  # type: ignore[method-assign]
+    return stream
+
+
+@pytest.mark.parametrize("act", [lambda x: sys.stdout.flush(), lambda x: sys.stderr.flush()])
+def test_what_stands_behind_a_flushed_standard_stream_is_asked(
+    act: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", standard())
+    monkeypatch.setattr(sys, "stderr", standard())
+    assert asked(behind(act)) == asked(behind(lambda x: None))
+
+
+def shut() -> io.TextIOWrapper:
+    stream = standard()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("make", [Refused, shut, with_its_own])
+def test_nothing_is_asked_behind_a_flush_that_raises(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", make())
+    assert asked(behind(lambda x: sys.stdout.flush()))[0] == ["before", "first"]
+
+
+def test_nothing_is_asked_behind_a_flush_with_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", standard())
+    assert asked(behind(lambda x: sys.stdout.flush(x)))[0] == ["before", "first"]
+
+
 @pytest.mark.parametrize(
     "act",
     [
