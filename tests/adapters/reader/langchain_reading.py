@@ -77,6 +77,7 @@ class Recording(Session):
     """A session that has everything computed at once, and notes the keys."""
 
     keys: Counter[Hashable] = field(default_factory=Counter)
+    is_unheard: bool = False
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         self.keys.update(request_key(spec, op, payload, settings) for payload in payloads)
