@@ -260,6 +260,15 @@ def emptied_by_a_round(xs: list[str]) -> str:
     return found
 
 
+def emptied_word_by_word(text: str) -> str:
+    words, found = set(text.split("\n")), ""
+    if words:
+        for each in text.split():
+            found = max(words) + each
+            words.discard(each)
+    return found
+
+
 def emptied_by_a_map(xs: list[str], ys: list[str]) -> list[str]:
     return list(map(lambda y: xs[0] + y * (len(xs) + len(str(xs.clear()))), ys)) if xs else []  # noqa: C417
 
@@ -348,6 +357,7 @@ UNSAFE: list[Form] = [
     lambda m, text, xs: int(real(text)),
     lambda m, text, xs: "%d" % real(text),  # noqa: UP031
     lambda m, text, xs: f"{len(text) / 2:d}",
+    lambda m, text, xs: "%.2f" % (10**400 * len(text)),
     lambda m, text, xs: range(0, len(text), len(xs)),
     lambda m, text, xs: text[:: len(xs)],
     lambda m, text, xs: re.search("(a)(b)?", text).group(1),  # type: ignore[union-attr]
@@ -375,6 +385,7 @@ UNSAFE: list[Form] = [
     lambda m, text, xs: emptied_parts(text),
     lambda m, text, xs: counted_before(xs),
     lambda m, text, xs: emptied_by_a_round(xs),
+    lambda m, text, xs: emptied_word_by_word(text),
     lambda m, text, xs: emptied_by_a_map(xs, text.split("\n")),
     lambda m, text, xs: lost(xs),
     lambda m, text, xs: lost_at_once(xs),
