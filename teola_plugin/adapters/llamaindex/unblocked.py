@@ -173,7 +173,12 @@ def _is_known(component: Any) -> bool:
     is_stock = is_stock_of(component, "llama_index.core") or is_ours(component)
     if plain_class(component).__module__.startswith(_ACTING):
         return False
-    return is_stock and _has_usual_settings(component) and is_silent(component) and all(map(_is_repeatable, vars(component).values()))
+    return (
+        is_stock
+        and _has_usual_settings(component)
+        and is_silent(component)
+        and all(map(_is_repeatable, vars(component).values()))
+    )
 
 
 def _has_usual_settings(component: Any) -> bool:

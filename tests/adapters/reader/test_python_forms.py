@@ -501,11 +501,16 @@ def test_what_is_sorted_is_made_at_once() -> None:
     assert read(program, Model(lambda *_: "")).certain == ["text"]
 
 
+def set_behind_the_first(made: Any) -> None:
+    found = ["a", "b"]
+    found[1:] = made
+
+
 USED_UP: list[Callable[[Any, list[str]], Any]] = [
     lambda made, xs: "a" in made,
     lambda made, xs: list(zip(made, xs, strict=False)),
     lambda made, xs: list(enumerate(made)),
-    lambda made, xs: ["a", "b"].__setitem__(slice(1, None), made),
+    lambda made, xs: set_behind_the_first(made),
     lambda made, xs: [*made],
     lambda made, xs: statistics.mode(made),
 ]
