@@ -162,7 +162,7 @@ class Builder:
                 raise Barrier(f"it makes a {name} that is not known by its settings")
             if not isinstance(made, LLM) and not only_asks(made):
                 raise Barrier(f"it makes a {name}, of which it is not known that it only asks")
-            self._made[key] = (given, named), nodes, Opaque(made, is_own=True)
+            self._made[key] = (given, named), nodes, Opaque(made, is_own=True, is_alone=not isinstance(made, LLM))
         return self._made[key][2]
 
     def _complete(

@@ -26,7 +26,9 @@ from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import (
     MultiStepQueryEngine,
@@ -171,7 +173,22 @@ def _is_known(component: Any) -> bool:
     is_stock = is_stock_of(component, "llama_index.core") or is_ours(component)
     if plain_class(component).__module__.startswith(_ACTING):
         return False
-    return is_stock and is_silent(component) and all(map(_is_repeatable, vars(component).values()))
+    return (
+        is_stock
+        and _has_usual_settings(component)
+        and is_silent(component)
+        and all(map(_is_repeatable, vars(component).values()))
+    )
+
+
+def _has_usual_settings(component: Any) -> bool:
+    """Whether a component does not raise because of its own settings."""
+    match component:
+        case VectorIndexRetriever():
+            return type(component._similarity_top_k) in (int, float, type(None))
+        case LLMRerank(choice_batch_size=size):
+            return size > 0
+    return True
 
 
 _ACTING = (

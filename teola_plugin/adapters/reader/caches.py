@@ -45,6 +45,8 @@ def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, An
     made = call(run, run.load(function), args, kwargs)
     if run.counts != counts or not (_never_changes(made) or isinstance_of(made, Opaque)):
         raise Barrier("it calls a cached function that makes more than a component", hint="call it before")
+    if type(made) is Opaque and made.is_alone:  # a later reading may find the other object that the run has made
+        raise Barrier("it calls a cached function that makes a component", hint="call it before")
     return made
 
 

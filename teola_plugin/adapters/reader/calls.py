@@ -239,6 +239,8 @@ def undecided(run: Run, operands: tuple[Any, ...]) -> Unknown:
         raise Stalled("an iterator is used up in part")
     if any(map(_may_change, operands[1:])):
         raise Stalled("it is not known how often a function is called, which may change something")
+    for each in operands:
+        run.use_up(each)
     return run.unknown(*operands)
 
 

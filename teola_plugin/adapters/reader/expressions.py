@@ -745,7 +745,7 @@ class Expressions:
                 if len(rounds) > 1 or not is_sequence(given):
                     raise
                 made = Callee(lambda run, args, kwargs: any_item(inner, args[0]), "a generator")
-                return Unknown("any", run.sources(given) or ANYWHERE, over=(MAPPED, made, given))
+                return run.iterator(MAPPED, made, given, sources=ANYWHERE)
             return Lazy(run, items(inner, 0, source))
 
         def any_item(inner: Frame, item: Any) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import operator
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -55,6 +56,7 @@ _UNBOUND = Unknown(sources=_ANYTHING)
 """A variable that is set on only one of two paths."""
 
 NUMBERED, ZIPPED, WALKED, MAPPED, FILTERED = "numbered", "zipped", "walked", "mapped", "filtered"
+ALIKE = "alike"
 KEYS, VALUES, ITEMS = "keys", "values", "items"
 """How an iterator, a list or a view makes its items: see `values.Unknown.over`."""
 
@@ -104,6 +106,9 @@ LISTS = (list, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 DICTS = (*MAPPINGS, Frame)
 SETS = (set, frozenset)
+_WATCHED = (*MAPPINGS, set, deque)
+"""Containers whose iterators refuse to go on after a change."""
+
 ATOMS = (str, int, bool, type(None), bytes)
 
 
@@ -385,16 +390,45 @@ class Heap:
         if len(value.over) == 1:
             return Each(value.over[0], self.sources(value))
         if value.over[0] is WALKED:
+            self._goes_on(value)
             return self.each_of(value.over[1])
-        if value.over[0] not in (MAPPED, FILTERED, KEYS, VALUES):
+        if value.over[0] is ITEMS:
             return Each("any", self.sources(value))
         return Each(None, self.sources(value) or ANYWHERE).joined(self._each_in(self.items_of(value)))
 
     def items_of(self, value: Any) -> list[Any]:
         """Return what stands for the items of an unknown iterable, each made in another round; see `repeat`."""
+        self._goes_on(value)
         items, frame = list[Any](), (self.frames() or [Frame()])[-1]
         self.repeat(frame, lambda _: items.append(self.item_of(value)), self.sources(value) or ANYWHERE)
         return items
+
+    def list_of(self, value: Any) -> Unknown:
+        """Return a list that is made at once of the items of an unknown iterable."""
+        found = functools.reduce(self.joined, self.items_of(value))
+        return Unknown("list", self.sources(value) or ANYWHERE, over=(ALIKE, _as_kept(found)))
+
+    def use_up(self, value: Any) -> None:
+        """Note that items of an unknown iterator may be made, which may call functions."""
+        if type(value) is Unknown and len(value.over) > 1:
+            self.items_of(value)
+
+    def iterator(self, how: str, *parts: Any, sources: frozenset[Hashable] = NO_SOURCES) -> Unknown:
+        """Return an iterator that makes its items later; see `values.Unknown.over`."""
+        found = Unknown("any", self.sources(*parts) or sources, over=(how, *parts))
+        found.of = self._touched
+        return found
+
+    def _goes_on(self, value: Any) -> None:
+        """Note that an iterator is used: it refuses if what it goes over was changed since it was made."""
+        if type(value) is not Unknown or len(value.over) < 2:
+            return
+        is_old = type(value.of) is object and value.of is not self._touched
+        if is_old and any(type(each) in _WATCHED for each in self.views_in(value)):
+            self.raises(error=RuntimeError)
+            return
+        for each in value.over[1:]:
+            self._goes_on(each)
 
     def is_true(self, value: Any) -> bool:
         """Whether a value that is not known certainly counts as true."""
@@ -451,6 +485,8 @@ class Heap:
     def _item_of_made(self, value: Unknown, how: str, first: Any, *rest: Any) -> Any:
         if how is WALKED:
             return self.item_of(first)
+        if how is ALIKE:
+            return first
         if how is MAPPED:
             return call(self, first, tuple(map(self.item_of, rest)), {})
         if how is FILTERED:
@@ -479,13 +515,14 @@ class Heap:
 
     def repeat_over(self, items: Any, frame: Frame, round_: Block) -> None:
         """Go on with the state after any number of rounds, one for each of the items; see `repeat`."""
+        self._goes_on(items)
         views = list(self.views_in(items))
         kinds = [(each, each.holds) for each in views if type(each) is Unknown]
         with self.noting() as log:
             self.repeat(frame, round_, self.sources(items) or ANYWHERE)
         if any(each.holds != holds for each, holds in kinds):
             raise Stalled("a loop changes what it goes over")
-        if any(id(each) in log and type(each) in (*MAPPINGS, set, deque) for each in views):
+        if any(id(each) in log and type(each) in _WATCHED for each in views):
             self.raises(error=RuntimeError)
 
     def _each_in(self, items: Iterable[Any]) -> Each:
@@ -1111,6 +1148,17 @@ class _Arm:
     ended: Ended = None
     value: Any = None
     has_raised: bool = False
+
+
+def _as_kept(value: Any) -> Any:
+    """Return what stands for a value that is kept: what may change is not known but for its kind."""
+    if type(value) is tuple:
+        return tuple(map(_as_kept, value))
+    if type(value) in (*ATOMS, float) or (type(value) is Unknown and amounts.is_atom(value.holds)):
+        return value
+    found = Unknown(value.holds, value.sources) if type(value) is Unknown else Unknown(sources=ANYWHERE)
+    found.is_shared = True
+    return found
 
 
 _are_equal = dict.__eq__

@@ -178,7 +178,7 @@ def _of_dict(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
     if name == "most_common" and len(args) <= 1 and all(type(count) is int for count in args):
         is_safe = each.value is None or amounts.parts_of(each.value) is not None
         run.unknown(value, is_safe=is_safe)
-        return Unknown("list", run.sources(value), over=(ITEMS, value))
+        return run.list_of(Unknown("any", run.sources(value), over=(ITEMS, value)))
     return None
 
 

@@ -108,7 +108,7 @@ def _walks(function: Callable[..., Any], shape: str) -> Handler:
             is_plain = all(name == "strict" and value is False for name, value in kwargs.items())
         can_walk = all(is_sequence(each) or type(each) is str for each in over)
         if is_plain and can_walk and any(map(run.is_unknown, over)):
-            return Unknown("any", run.sources(*over), over=(shape, *over))
+            return run.iterator(shape, *over)
         return ordinary(run, args, kwargs)
 
     return handle
@@ -132,9 +132,9 @@ def _maps(function: Callable[..., Any], shape: str) -> Handler:
         over, can_walk = args[1:], all(is_sequence(each) or type(each) is str for each in args[1:])
         if over and can_walk and not kwargs and any(map(run.is_unknown, over)) and (shape is MAPPED or len(over) == 1):
             if args[0] is None and shape is FILTERED:
-                return Unknown("any", run.sources(*over), over=(WALKED, *over))
+                return run.iterator(WALKED, *over)
             if isinstance_of(args[0], Opaque):
-                return Unknown("any", run.sources(*over), over=(shape, *args))
+                return run.iterator(shape, *args)
         return ordinary(run, args, kwargs)
 
     return handle
@@ -208,7 +208,7 @@ def _reversed(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and (
         type(args[0]) is list or kind_of(args[0]) in ("texts", "list")
     ):  # fmt: skip
-        return Unknown("any", run.sources(args[0]), over=(WALKED, args[0]))
+        return run.iterator(WALKED, args[0])
     known(run, *args)
     if len(args) != 1 or kwargs:
         raise TypeError("reversed takes one argument")

@@ -369,6 +369,8 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         return run.unknown(b, holds="bool", is_safe=True) if is_open else (a in items) is is_in
     if kind is Unknown:
         safe = (kind_of(b) == "text" and is_text(a)) or kind_of(b) == "texts"
+        if not safe:
+            run.use_up(b)
         return run.unknown(a, b, holds="bool", is_safe=safe)
     if isinstance_of(b, Opaque):
         return a in b
@@ -552,6 +554,8 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
         run.taint_but(held, {key: each for key, each in optional.items() if key != at})
         return
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
+        if type(at) is slice:
+            run.use_up(value)
         _lose(run, held, at, value)
         return
     try:

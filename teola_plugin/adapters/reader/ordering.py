@@ -9,7 +9,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import amounts
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.heap import MAPPED, WALKED
+from teola_plugin.adapters.reader.heap import MAPPED
 from teola_plugin.adapters.reader.table import (
     collected,
     is_collection,
@@ -20,7 +20,7 @@ from teola_plugin.adapters.reader.table import (
     whole,
 )
 from teola_plugin.adapters.reader.taking import Check, compared, is_number, number
-from teola_plugin.adapters.reader.values import ANYWHERE, Arguments, Handler, Lazy, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
@@ -52,8 +52,10 @@ def _has_order(run: Any, items: Any, by: Any) -> bool:
     if by is not None:
         return _are_comparable(run.items_of(Unknown("any", run.sources(items), over=(MAPPED, by, items))))
     each = run.each_of(items)
-    if each is None or each.holds != "any":
-        return each is not None
+    if each is None:
+        return False
+    if each.holds is None or amounts.is_atom(each.holds):
+        return True
     return type(items) is Unknown and len(items.over) > 1 and _are_comparable(run.items_of(items))
 
 
@@ -68,9 +70,9 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Handle the function `sorted`."""
     if len(args) == 1 and run.is_unknown(args[0]) and sorts_unknown(run, args[0], (), kwargs):
         each = run.each_of(args[0])
-        if each is not None and each.holds != "any":
+        if each is not None and (each.holds is None or amounts.is_atom(each.holds)):
             return run.taint_with([], each)
-        return Unknown("list", run.sources(args[0]) or ANYWHERE, over=(WALKED, args[0]))
+        return run.list_of(args[0])
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
     by_itself = kwargs.get("key") is None

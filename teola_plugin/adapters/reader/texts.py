@@ -176,7 +176,7 @@ def samples(kind: str) -> tuple[Any, ...]:
     """Return values that raise wherever any value of the kind does; none if unknown."""
     if kind in SAMPLES:
         return (SAMPLES[kind],)
-    whole = (1, True)
+    whole = (1, True, -1)
     return {"text": ("", "a"), "number": (*whole, 1.5), "int": whole, "bool": (True,)}.get(kind, ())
 
 

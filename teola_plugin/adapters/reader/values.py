@@ -127,13 +127,17 @@ class Perhaps:
 
 
 class Opaque:
-    """A foreign object. `is_own`: made by the reader, with code that is known to have no lasting effect."""
+    """A foreign object. `is_own`: made by the reader, with code that is known to have no lasting effect.
 
-    __slots__ = ("held", "is_own")
+    `is_alone`: what is asked of it is asked of no equal object.
+    """
 
-    def __init__(self, held: Any, *, is_own: bool = False) -> None:
+    __slots__ = ("held", "is_alone", "is_own")
+
+    def __init__(self, held: Any, *, is_own: bool = False, is_alone: bool = False) -> None:
         self.held = held
         self.is_own = is_own
+        self.is_alone = is_alone
 
 
 def _unknown(self: Any, name: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -179,6 +180,59 @@ def test_a_reranker_made_in_the_body_asks_once(world: World) -> None:
         with counted(world.service) as made:
             assert fast() == plain
         assert made == original
+
+
+def test_an_engine_of_a_cached_function_is_asked_once(world: World) -> None:
+    @functools.cache
+    def engine_of(count: int) -> Any:
+        found = VectorIndexRetriever(index=world.index, similarity_top_k=count)
+        return RetrieverQueryEngine.from_args(found, llm=world.llm())
+
+    def app() -> Any:
+        return [str(engine_of(count).query("first")) for count in (1, 2)], world.llm().complete("last").text
+
+    world.service.lasts_s = 0.05
+    with counted(world.service) as original:
+        plain = app()
+    fast = optimize(app)
+    for _ in range(4):
+        engine_of.cache_clear()
+        with counted(world.service) as made:
+            assert fast() == plain
+        assert made == original
+
+
+def searched_by_a_text(world: World) -> Any:
+    return VectorIndexRetriever(index=world.index, similarity_top_k="2").retrieve("first")  # type: ignore[arg-type]
+
+
+def ranked_by_none(world: World) -> Any:
+    return LLMRerank(llm=world.llm(), choice_batch_size=0).postprocess_nodes(
+        world.retriever().retrieve("first"), None, "first"
+    )
+
+
+def sorted_nodes(world: World) -> Any:
+    return sorted(world.retriever().retrieve("first"))  # type: ignore[type-var]
+
+
+def best_node(world: World) -> Any:
+    return max(world.retriever().retrieve("first"), default=None)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("form", [searched_by_a_text, ranked_by_none, sorted_nodes, best_node])
+def test_nothing_is_asked_behind_what_raises(world: World, form: Callable[[World], Any]) -> None:
+    def app() -> Any:
+        return form(world), world.llm().complete("last").text
+
+    world.llm().complete("the provider has answered")
+    world.service.lasts_s = 0.05
+    with counted(world.service) as original, pytest.raises((TypeError, ValueError)):
+        app()
+    fast = optimize(app)
+    with counted(world.service) as made, pytest.raises((TypeError, ValueError)):
+        fast()
+    assert made == original
 
 
 noted: list[str] = []

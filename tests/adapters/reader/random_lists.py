@@ -37,7 +37,11 @@ CHANGES = [
     "it = (x.strip() for x in xs)", "it = d.items()", "it = d.values()", "d['a'] = <item>", "e = Counter(<list>)",
     "d = dict(zip(xs, ys))", "seen = seen & set(<list>)", "seen |= set(<list>)",
     "d.setdefault(xs[0] if xs else 'a', 1)", "xs = xs or ['z']", "if not ys: ys = ['b']", "t = <number>",
-    "t += <number>", "t = t + t", "t = t * 2",
+    "t += <number>", "t = t + t", "t = t * 2", "it = map(lambda x: ys.append(x) or x, xs)",
+    "it = (seen.add(str(x)) or x for x in xs)", "it = zip(d.keys(), <list>)", "it = enumerate(d.items())",
+    "it = map(str, d.values())", "it = (k for k, v in d.items())", "it = enumerate(it)", "it = zip(it, <list>)",
+    "it = sorted(((x, t) for x in xs), key=lambda x: str(x[0]))", "it = sorted(map(lambda x: (str(x), t), ys))",
+    "it = sorted(d.items())", "it = e.most_common()", "it = iter(d)", "it = filter(lambda x: seen.add(x), xs)",
 ]  # fmt: skip
 LISTS = [
     "xs", "ys", "xs[:2]", "xs[::-1]", "list(set(xs))", "list(ys)", "sorted(xs)", "sorted(seen)", "list(seen)",
@@ -82,6 +86,9 @@ USES = [
     "z = len(xs)\nxs.clear()\nif z > 0: m.ask(xs[0])", "z = 'a' in d\nd.clear()\nif z: m.ask(str(d['a']))",
     "if xs:\n    m.ask('has')\n    m.ask(xs[0])", "if not xs: m.ask('none')\nelse: m.ask(xs[-1])",
     "if xs:\n    xs.pop()\n    m.ask(xs[0])", "m.ask(str(sum(<list>)))", "m.ask(str(max(<list>)))",
+    "'a' in it", "m.ask(str('a' in it))", "for z in it: t = z[1]", "m.ask(str(t))", "xs[1:] = it", "list(it)",
+    "m.ask(str([z[1] for z in it]))", "m.ask(format(<number>, 'c'))", "m.ask(str(len(ys)))", "t = sum(map(len, it))",
+    "m.ask(str(len(seen)))",
     "m.ask(json.dumps({'a': <list>, 'b': <number>}))", "m.ask(str(len(d) + len(e)))", "m.ask(str(m.ask('jj')[:t]))",
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -339,6 +340,38 @@ def other_values(xs: list[Any]) -> list[str]:
     return sorted(pairs, key=lambda item: item[1])  # type: ignore[return-value]
 
 
+def changed_behind_a_view(xs: list[str]) -> Any:
+    found = counted(xs)
+    sizes = map(len, found.keys())
+    found["new"] = 1
+    return list(sizes)
+
+
+def changed_behind_a_generator(xs: list[str]) -> Any:
+    found = counted(xs)
+    sizes = (len(x) for x, _ in found.items())
+    found["new"] = 1
+    return list(sizes)
+
+
+def changed_behind_two(xs: list[str]) -> Any:
+    found = counted(xs)
+    pairs = zip(found.keys(), found.values(), strict=False)
+    found["new"] = 1
+    return list(enumerate(pairs))
+
+
+def sorted_before(xs: list[str]) -> Any:
+    mark: str | None = None
+    found = sorted(((x, mark) for x in xs), key=lambda x: x[0])
+    mark = "a"
+    return [x[1].upper() for x in found]  # type: ignore[union-attr]
+
+
+def zipped(xs: list[str]) -> Any:
+    return list(zip(map(int, xs), xs, strict=False))
+
+
 UNSAFE: list[Form] = [
     lambda m, text, xs: xs[0],
     lambda m, text, xs: xs[1] if xs else "",
@@ -396,6 +429,13 @@ UNSAFE: list[Form] = [
     lambda m, text, xs: changed_behind_a_map(text),
     lambda m, text, xs: changed_on_the_way(xs),
     lambda m, text, xs: other_values(xs),
+    lambda m, text, xs: changed_behind_a_view(xs),
+    lambda m, text, xs: changed_behind_a_generator(xs),
+    lambda m, text, xs: changed_behind_two(xs),
+    lambda m, text, xs: sorted_before(xs),
+    lambda m, text, xs: zipped(xs),
+    lambda m, text, xs: f"{text.find('zz'):c}",
+    lambda m, text, xs: "%c" % text.find("zz"),  # noqa: UP031
 ]
 
 
@@ -469,3 +509,46 @@ def test_the_else_of_a_loop_that_may_break_is_not_certain() -> None:
         return m.ask("behind")
 
     assert "else" not in read(program, Model(lambda *_: "")).certain
+
+
+def test_what_is_sorted_is_made_at_once() -> None:
+    def program(m: Any) -> Any:
+        mark = last = "a"
+        found = sorted(((x, mark) for x in lines_of(m.ask("text"))), key=len)
+        mark = last = "b"
+        for x in found:
+            last = x[1]
+        return m.ask(last), mark
+
+    assert read(program, Model(lambda *_: "")).certain == ["text"]
+
+
+def set_behind_the_first(made: Any) -> None:
+    found = ["a", "b"]
+    found[1:] = made
+
+
+USED_UP: list[Callable[[Any, list[str]], Any]] = [
+    lambda made, xs: "a" in made,
+    lambda made, xs: list(zip(made, xs, strict=False)),
+    lambda made, xs: list(enumerate(made)),
+    lambda made, xs: set_behind_the_first(made),
+    lambda made, xs: [*made],
+    lambda made, xs: statistics.mode(made),
+]
+
+
+@pytest.mark.parametrize("is_map", [True, False])
+@pytest.mark.parametrize("use", USED_UP, ids=line)
+def test_what_uses_up_an_iterator_calls_the_functions_that_make_its_items(use: Any, is_map: bool) -> None:
+    def program(m: Any) -> Any:
+        seen: list[str] = []
+        xs = lines_of(m.ask("text"))
+        made = map(lambda x: seen.append(x) or x, xs) if is_map else (seen.append(x) or x for x in xs)  # type: ignore[func-returns-value]  # noqa: C417
+        try:
+            use(made, xs)
+        except Exception:
+            m.ask("caught")
+        return m.ask(f"{len(seen)} seen")
+
+    assert "0 seen" not in read(program, Model(lambda *_: "")).certain
