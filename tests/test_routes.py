@@ -55,7 +55,7 @@ def test_nothing_is_asked_for_nothing_once_a_tenth_was_wasted_until_that_is_long
     assert routes.has_budget  # 5 of 55
     routes.end([], 10, 3)
     assert not routes.has_budget  # 8 of 65
-    assert not CallRoutes(routes).may_ask
+    assert not CallRoutes(routes).has_budget
     for _ in range(2):
         routes.end([], 10, 0)
     assert routes.has_budget  # 8 of 85
@@ -134,7 +134,7 @@ def test_how_an_if_comes_out_behind_what_is_assumed_is_not_learned() -> None:
 
 def test_a_call_at_rest_learns_and_asks_nothing() -> None:
     call = CallRoutes(after(*["x"] * LEAST), is_at_rest=True)
-    assert (call.likely("b"), call.may_ask) == ("x", False)
+    assert (call.likely("b"), call.has_budget) == ("x", False)
 
 
 def test_the_first_calls_are_not_judged() -> None:

@@ -77,7 +77,7 @@ def test_reading_leaves_no_trace(
             counts[read_through(program, seed * 1000 + number)] += 1
         assert not written.getvalue()
         assert not before.changes(), (number, before.changes()[:3])
-    assert counts["read"] > 2, counts
+    assert counts["read"] > 1, counts
 
 
 def test_traces_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
