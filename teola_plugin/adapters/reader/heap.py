@@ -39,6 +39,7 @@ from teola_plugin.adapters.reader.values import (
     Pending,
     Perhaps,
     Stalled,
+    Undecided,
     Unknown,
     isinstance_of,
 )
@@ -411,7 +412,10 @@ class Heap:
     def use_up(self, value: Any) -> None:
         """Note that items of an unknown iterator may be made, which may call functions."""
         if type(value) is Unknown and len(value.over) > 1:
-            self.items_of(value)
+            try:
+                self.items_of(value)
+            except Undecided:  # of a function in C, which does no more than compute
+                self.raises(self.sources(value))
 
     def iterator(self, how: str, *parts: Any, sources: frozenset[Hashable] = NO_SOURCES) -> Unknown:
         """Return an iterator that makes its items later; see `values.Unknown.over`."""
