@@ -180,10 +180,18 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if each is not None and (made := amounts.summed(each.holds)) is not None:
             return run.unknown(args[0], holds=made[0], is_safe=made[1], error=OverflowError)
     known(run, args[0], start)
+    so_far = [start]
 
     def add(run: Any, each: Any) -> None:
         if type(start) not in (list, tuple) or type(each) is not type(start):
             number(run, each)
+        if unknown_number(each) or unknown_number(so_far[-1]):  # a generator goes on only if they can be added
+            holds, fits = amounts.computed("+", so_far[-1], each) or ("number", False)
+            so_far.append(Unknown(holds))
+            if not fits:
+                run.raises(run.sources(each), error=OverflowError)
+        else:
+            so_far.append(each)
 
     elements = in_any_order(run, args[0], add)
     run.tick(1 + len(elements) // 10)
