@@ -21,6 +21,8 @@ _DAY = datetime.timedelta(days=1)
 _OF_DAYS = re.compile(r"(?:[^%\0]|%%|%-?[aAwdbBmyYjUWuGVF])*")
 """Formats that show no time of day."""
 
+MISSING = foreign.MISSING
+
 _METHODS = frozenset({"date", "weekday", "isoweekday", "isocalendar", "toordinal"})
 _FIELDS = frozenset({"year", "month", "day"})
 
@@ -62,19 +64,14 @@ def method(value: Unknown, name: str, args: Any, kwargs: Any) -> Any:
     """Return the result of a method of an unknown time; MISSING if the result is not known."""
     if name == "strftime" and len(args) == 1 and not kwargs and (text := shown(value, args[0])) is not None:
         return text
-    return _of_day(value, name)() if name in _METHODS and not (args or kwargs or _time(value) is None) else MISSING
+    time = _time(value) if name in _METHODS and not (args or kwargs) else None
+    return getattr(time, name)() if time is not None else MISSING
 
 
 def field(value: Unknown, name: str) -> Any:
     """Return a field of an unknown time; MISSING if the field is not known."""
-    return _of_day(value, name) if name in _FIELDS and _time(value) is not None else MISSING
-
-
-MISSING = foreign.MISSING
-
-
-def _of_day(value: Unknown, name: str) -> Any:
-    return getattr(_time(value), name)
+    time = _time(value) if name in _FIELDS else None
+    return getattr(time, name) if time is not None else MISSING
 
 
 def _time(value: Unknown) -> datetime.datetime | None:

@@ -6,8 +6,7 @@ import sys
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.table import kind_of
+from teola_plugin.adapters.reader import amounts, foreign
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Unknown
 
 _MODULES = {
@@ -73,7 +72,7 @@ def _count(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
 def _adding(name: str) -> Handler:
     def add(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         graph, nodes = args[0], args[1:]
-        if len(nodes) != _NODES[name] or not all(map(_is_hashed, nodes)):
+        if len(nodes) != _NODES[name] or not all(amounts.is_atom(amounts.holds_of(each)) for each in nodes):
             run.raises(run.sources(*nodes))
         if type(graph) is Opaque:
             stored = (*nodes, *kwargs.values())
@@ -84,7 +83,3 @@ def _adding(name: str) -> Handler:
         return run.unknown(is_safe=True) if foreign.name_of_class(cls) in _WITH_KEYS and name == "add_edge" else None
 
     return add
-
-
-def _is_hashed(node: Any) -> bool:
-    return type(node) in (str, int, float) or kind_of(node) in ("text", "number", "bool")

@@ -117,10 +117,9 @@ def has_method(kind: type, name: str) -> bool:
 def field(run: Any, value: Any, name: str) -> Any:
     """Return an attribute of a value of a builtin type: data, or a bound method. Raises: AttributeError, Barrier."""
     kind = type(value)
-    if not has_method(kind, name):
-        known(run, value)
     if has_method(kind, name):
         return handled(lambda run, args, kwargs: method(run, value, name, args, kwargs), name)
+    known(run, value)
     if name in FIELDS.get(kind, ()):
         return _field_value(value, name)
     for each in type.__dict__["__mro__"].__get__(kind):
