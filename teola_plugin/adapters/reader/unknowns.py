@@ -220,13 +220,8 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     if (found := amounts.computed(name, a, b)) is None:
         return None
     holds, is_safe = found
-    if name in ("/", "//", "%") and not is_true(run, b):
+    if name in ("/", "//", "%") and not run.is_true(b):
         return run.unknown(a, b, holds=holds, error=ZeroDivisionError if is_safe else ArithmeticError)  # type: ignore[no-any-return]
     made: Unknown = run.unknown(a, b, holds=holds, is_safe=is_safe, error=OverflowError)
-    made.is_true = amounts.is_positive(name, a, b, (is_true(run, a), is_true(run, b)))
+    made.is_true = amounts.is_positive(name, a, b, (run.is_true(a), run.is_true(b)))
     return made
-
-
-def is_true(run: Any, value: Any) -> bool:
-    """Whether the value, which may be unknown, certainly counts as true."""
-    return run.is_true(value)  # type: ignore[no-any-return]

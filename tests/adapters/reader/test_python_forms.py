@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.reader.world import Model, ModelAsker, predicted, read
+from tests.adapters.reader.world import Model, ModelAsker, read, same_as_original
 
 Form = Callable[[Any, Any, list[str]], Any]
 """Gets a model, a text to come and its lines, of which there may be none."""
@@ -34,15 +34,7 @@ def certain_behind(form: Form) -> bool:
         return found
 
     for said in TEXTS:
-        original, fast = Model(lambda *_, said=said: said), Model(lambda *_, said=said: said)  # type: ignore[misc]
-        try:
-            expected: Any = program(original)
-        except Exception as e:
-            expected = type(e)
-        found, _ = predicted(program, fast)
-        if found.is_known:
-            assert (found.value if found.error is None else type(found.error)) == expected
-        assert fast.asked == original.asked[: len(fast.asked)]
+        same_as_original(program, lambda *_, said=said: said)
     return "behind" in read(program, Model(lambda *_: "")).certain
 
 

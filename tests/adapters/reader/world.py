@@ -146,3 +146,17 @@ def predicted(
         rounds.append([ask.request.payload for ask in fresh])
         for ask in fresh:
             answers[ask.key] = Answer(model.ask(ask.request.payload))
+
+
+def same_as_original(program: Callable[[Any], Any], reply: Callable[..., Any]) -> tuple[Read, Model, Model]:
+    """The program as read, with its model and the original's: the same value or error, and no other request."""
+    original, fast = Model(reply), Model(reply)
+    try:
+        expected: Any = program(original)
+    except Exception as e:
+        expected = type(e)
+    found, _ = predicted(program, fast)
+    if found.is_known:
+        assert (found.value if found.error is None else type(found.error)) == expected
+    assert fast.asked == original.asked[: len(fast.asked)]
+    return found, fast, original
