@@ -125,8 +125,9 @@ class OptimizedPipeline:
         interception.keep(self)
 
     def open(
-        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
-    ) -> OpenCall:
+        self, inputs: Callable[[], Sequence[Any]], *, count: int = 1, loop: asyncio.AbstractEventLoop | None = None,
+        is_lockstep: bool = False,
+    ) -> OpenCall:  # fmt: skip
         """Open a call; see `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`.
 
         Nothing runs ahead of a synchronous call on the event loop of the engines, since the call blocks that loop.
@@ -136,7 +137,7 @@ class OptimizedPipeline:
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         if current() is not None:  # a pipeline inside another one was let in with it
-            return self._opened(inputs, loop, is_lockstep)
+            return self._opened(inputs, count, loop, is_lockstep)
         terms = current_terms()
         if not interception.begin_call():
             return OpenCall(None, self._ended)
@@ -149,16 +150,20 @@ class OptimizedPipeline:
         hold_back()
         leave = partial(_leave, terms)
         try:
-            return self._opened(inputs, loop, is_lockstep).inside(leave)
+            return self._opened(inputs, count, loop, is_lockstep).inside(leave)
         except BaseException:
             leave()
             raise
 
-    def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
-        has_slack = self.prepared.plan.has_slack or self.traced.repeats or len(inputs) > 1 or self.traced.follow
-        may_run = bool(self.options.run_ahead and inputs and has_slack)
+    def _opened(
+        self, inputs: Callable[[], Sequence[Any]], count: int, loop: asyncio.AbstractEventLoop | None, is_lockstep: bool
+    ) -> OpenCall:
+        has_slack = self.prepared.plan.has_slack or self.traced.repeats or count > 1 or self.traced.follow
+        may_run = bool(self.options.run_ahead and count and has_slack)
         is_at_rest = may_run and (processor.is_busy or not self._worth.is_worth())
-        routes = CallRoutes(self.routes, is_at_rest=is_at_rest) if self.routes and may_run else None
+        given = inputs() if may_run and (self.routes or not is_at_rest) else ()
+        may_run &= is_at_rest or bool(given)
+        routes = CallRoutes(self.routes, is_at_rest=is_at_rest) if self.routes and given else None
         session = Session(
             host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed,
             speculates=speculate_branches in self.options.passes, routes=routes,
@@ -167,19 +172,19 @@ class OptimizedPipeline:
         if is_alone:
             session.be_alone(rest=is_at_rest, is_off=not self.options.run_ahead)
         if self.traced.follow and (routes or not is_alone):
-            if len(inputs) == 1:
-                follower = self.traced.follow(inputs[0])
+            if len(given) == 1:
+                follower = self.traced.follow(given[0])
                 session.follow(partial(self._follow, follower), follower.end, beside=follower.is_beside)
             return OpenCall(session, partial(self._learned, routes) if routes else self._judged)
         if is_alone:
             return OpenCall(session, self._ended)
         try:
-            self.traced.check(inputs[0])
-            values = [self.traced.bind(value) for value in inputs]
+            self.traced.check(given[0])
+            values = [self.traced.bind(value) for value in given]
         except Exception as e:  # an input that the pipeline cannot take either, or a changed pipeline
             session.fell_back(e)
         else:
-            for act, value in product(self.traced.on_call, inputs):
+            for act, value in product(self.traced.on_call, given):
                 act(value, session)
             session.run_ahead(self.prepared, values, self.traced.observed, is_lockstep=is_lockstep)
         return OpenCall(session, self._judged)

@@ -42,7 +42,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -89,6 +89,11 @@ class Breaker:
     pause_s: float = FIRST_PAUSE_S
     """Length of the next pause."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a further success changes nothing."""
+        return self.successes >= ENOUGH and not (self.failures or self.is_open)
+
     def may_ask(self, now_s: float) -> bool:
         """Whether requests may run ahead."""
         return not self.is_open or (self.successes > 0 and now_s >= self.until_s)
@@ -130,6 +135,8 @@ class Provider:
 
     def heard(self, error: BaseException | None, now_s: float) -> None:
         """Record the end of a request, with the error if any."""
+        if error is None and self._breaker.is_settled and not self._waiting:  # it would stay as it is
+            return
         waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         with kept_off, self._lock:
             if error is None:
@@ -170,17 +177,34 @@ class Provider:
         """Record that the call is no longer running."""
         with kept_off, self._lock:
             self._under_way.discard(call)
+            call.has_ended, over = True, call.over
+        if over and not over.done():
+            over.set_result(None)
+
+    def over(self, call: ProviderCall) -> Future[None]:
+        """Return a future that is done once the call has ended."""
+        with kept_off, self._lock:
+            if call.over is None:
+                call.over = Future()
+                if call.has_ended:
+                    call.over.set_result(None)
+            return call.over
 
 
 class ProviderCall:
-    """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: the framework's run waits for it.
+    """One request to a provider, made inside a `with` block. Raises (the block's beginning): Withheld for an early
+    request that may no longer run ahead.
+
+    `is_own`: the framework's run makes the request; `is_taken`: the framework's run waits for it.
 
     `was_taken`: taken when the request ended. `has_reply`: the service has answered, so an error belongs to the request
     itself. `company`: the requests in company of the last attempt. `held`: logs the client's records which are still
     held back.
     """
 
-    __slots__ = ("company", "has_reply", "held", "is_own", "is_taken", "over", "provider", "was_taken")
+    __slots__ = (
+        "_token", "company", "has_ended", "has_reply", "held", "is_own", "is_taken", "over", "provider", "was_taken",
+    )  # fmt: skip
 
     def __init__(self, provider: Provider, *, is_own: bool) -> None:
         self.provider = provider
@@ -189,23 +213,22 @@ class ProviderCall:
         self.was_taken = is_own
         self.has_reply = False
         self.company: list[ProviderCall] = []
-        self.over: Future[None] = Future()
+        self.has_ended = False
+        self.over: Future[None] | None = None
+        self._token: Token[ProviderCall | None] | None = None
         self.held: list[Callable[[], None]] = []
 
-    @contextlib.contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Make the request inside the block. Raises: Withheld for an early request which may no longer run ahead."""
+    def __enter__(self) -> None:
         if not (self.is_taken or self.provider.may_ask(time.monotonic())):
             raise Withheld("a request that runs ahead is not begun: its provider has failed, or not answered yet")
         self.provider.begin(self)
-        try:
-            with running_as(self):
-                yield
-        finally:
-            self.was_taken = self.is_taken
-            self.provider.end(self)
-            if not self.over.done():
-                self.over.set_result(None)
+        self._token = _running.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token:
+            _running.reset(self._token)
+        self.was_taken = self.is_taken
+        self.provider.end(self)
 
     def log_held(self) -> None:
         """Log the records held back, in the thread which takes the reply."""
@@ -224,12 +247,15 @@ class ProviderCall:
     def wait_for_company(self) -> None:
         """Wait until the requests in company have ended."""
         if self.company and not _is_on_a_loop():  # the company may need the loop
-            concurrent.futures.wait([other.over for other in self.company], COMPANY_S)
+            concurrent.futures.wait(self._company_over(), COMPANY_S)
 
     async def await_company(self) -> None:
         """`wait_for_company` for a coroutine."""
         if self.company:
-            await asyncio.wait([asyncio.wrap_future(other.over) for other in self.company], timeout=COMPANY_S)
+            await asyncio.wait(list(map(asyncio.wrap_future, self._company_over())), timeout=COMPANY_S)
+
+    def _company_over(self) -> list[Future[None]]:
+        return [other.provider.over(other) for other in self.company]
 
 
 def _is_on_a_loop() -> bool:
@@ -297,6 +323,8 @@ def origin_of(url: str) -> tuple[str, str, int | None] | None:
 
 def provider(key: Hashable) -> Provider:
     """Return the provider of the key, always the same object while in use."""
+    if len(_providers) < MAX_PROVIDERS and (found := _providers.get(key)):
+        return found
     with kept_off, _looking:
         found = _providers.pop(key, None) or Provider()
         _providers[key] = found

@@ -47,6 +47,8 @@ class IdentityMap(Generic[V]):
 
     def get_or_make(self, key: Any, make: Callable[[], V]) -> V:
         """Return the value of the very object, made once. Raises: TypeError if the object cannot be held weakly."""
+        if (value := self.get(key)) is not None:
+            return value
         with kept_off, self._creating:
             value = self.get(key)
             if value is None:

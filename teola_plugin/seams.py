@@ -518,7 +518,7 @@ def _computed_anew(call: ProviderCall | None, compute: Callable[[], Any]) -> Any
         call.wait_for_company()
         call, left = ProviderCall(call.provider, is_own=True), left - 1
         try:
-            with call.under_way():
+            with call:
                 return compute()
         except BaseException as e:
             if not left or call.stands(e):
@@ -534,7 +534,7 @@ async def _acomputed_anew(call: ProviderCall | None, compute: Callable[[], Await
         await call.await_company()
         call, left = ProviderCall(call.provider, is_own=True), left - 1
         try:
-            with call.under_way():
+            with call:
                 return await compute()
         except BaseException as e:
             if not left or call.stands(e):
@@ -565,7 +565,7 @@ def _answering(reply: Reply) -> Iterator[None]:
     All sharers of the reply get the same error.
     """
     try:
-        with reply.provider_call.under_way() if reply.provider_call else contextlib.nullcontext():
+        with reply.provider_call or contextlib.nullcontext():
             yield
     except BaseException as e:
         reply.put(Failed(e))

@@ -184,10 +184,10 @@ def test_a_call_is_counted_in_and_out_once() -> None:
     """Whatever an adapter does with it: also if it is closed twice, or opened inside another call."""
     calls = optimized(optimize(chain()))
     inside = runtime.host.admission
-    outer = calls.open([{"x": "it"}])
+    outer = calls.open(lambda: [{"x": "it"}])
     assert inside.inside == 1
     with active(outer.session):
-        inner = calls.open([{"x": "it"}])
+        inner = calls.open(lambda: [{"x": "it"}])
         assert inside.inside == 1
         inner.close()
     assert inside.inside == 1

@@ -194,11 +194,10 @@ def ended(call: ProviderCall, *, is_taken: bool, beside: Sequence[ProviderCall] 
     """The call, when it has ended beside these."""
     for other in beside:
         call.provider.begin(other)
-    with call.under_way():
+    with call:
         call.is_taken = call.is_taken or is_taken
     for other in beside:
         call.provider.end(other)
-        other.over.set_result(None)
     call.is_taken = True  # by the framework's run, at last
     return call
 
@@ -222,11 +221,11 @@ def test_an_error_stands_if_the_framework_would_have_got_it_itself(is_own: bool)
 def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
     provider = providers.Provider()
     first, second, ahead = (ProviderCall(provider, is_own=False) for _ in range(3))
-    with first.under_way(), second.under_way():
+    with first, second:
         for call in (first, second):
             provider.take(call)
         assert (first.company, second.company) == ([], [])
-        with ahead.under_way():
+        with ahead:
             assert first.company == [ahead]
     assert second.company == [ahead]
     provider.take(ahead)  # the others are over: it had been asked beside them, and the original would not have
@@ -242,7 +241,7 @@ def test_what_early_requests_spoil_is_asked_again_after_them(spoiled: int, is_as
     def compute() -> str:
         tried.append(len(provider._under_way))
         if len(tried) <= spoiled:
-            with ProviderCall(provider, is_own=False).under_way():
+            with ProviderCall(provider, is_own=False):
                 raise httpx.ConnectError("one at a time")
         return "answer"
 
@@ -261,9 +260,9 @@ def test_what_early_requests_spoil_is_asked_again_after_them(spoiled: int, is_as
 
 def test_an_error_of_a_reply_that_came_stands() -> None:
     call, missed = (ProviderCall(providers.Provider(), is_own=False) for _ in range(2))
-    with call.under_way():
+    with call:
         providers.reply_came()
-    with missed.under_way():
+    with missed:
         pass
     assert call.stands(ValueError("no JSON"))
     assert not missed.stands(ValueError("no run manager"))
@@ -281,19 +280,19 @@ def retry_after(error: Exception) -> None:
 def test_nothing_begins_ahead_once_an_attempt_has_failed() -> None:
     provider = providers.Provider()
     waited_for, late, own = (ProviderCall(provider, is_own=is_own) for is_own in (True, False, True))
-    with waited_for.under_way():
+    with waited_for:
         retry_after(of_status(500))
-        with pytest.raises(Withheld), late.under_way():
+        with pytest.raises(Withheld), late:
             pytest.fail("it was made")
-        with own.under_way():
+        with own:
             assert not own.company
 
 
 def test_company_is_judged_by_the_last_attempt() -> None:
     provider = providers.Provider()
     call, other = (ProviderCall(provider, is_own=False) for _ in range(2))
-    with call.under_way():
-        with other.under_way():
+    with call:
+        with other:
             assert (call.company, other.company) == ([other], [call])
         call.is_taken = True
         providers.hold_retry()
@@ -304,7 +303,7 @@ def test_company_is_judged_by_the_last_attempt() -> None:
 def test_a_request_that_runs_ahead_is_repeated_only_if_it_is_waited_for() -> None:
     call = ProviderCall(providers.Provider(), is_own=False)
     providers.hold_retry()  # nothing runs ahead here
-    with call.under_way():
+    with call:
         error = of_status(500)
         with pytest.raises(Withheld) as raised:
             retry_after(error)
@@ -322,7 +321,7 @@ def chat(url: str, **more: Any) -> ChatOpenAI:
 
 def test_what_was_withheld_is_asked_again_by_who_came_a_moment_later() -> None:
     call = ProviderCall(providers.Provider(), is_own=False)
-    with call.under_way():
+    with call:
         with pytest.raises(Withheld) as raised:
             retry_after(of_status(429))
         call.is_taken = True
@@ -581,14 +580,10 @@ def test_company_ends_before_the_framework_asks_again() -> None:
     seen: list[bool] = []
     provider.begin(other)
 
-    def ended() -> None:
-        provider.end(other)
-        other.over.set_result(None)
-
     def compute() -> str:
-        seen.append(other.over.done())
+        seen.append(other.has_ended)
         if not seen[-1]:
-            threading.Timer(0.05, ended).start()
+            threading.Timer(0.05, provider.end, [other]).start()
             raise of_status(429)
         return "answer"
 
@@ -605,9 +600,9 @@ async def test_company_ends_before_a_coroutine_of_the_framework_asks_again() -> 
     provider.begin(other)
 
     async def compute() -> str:
-        seen.append(other.over.done())
+        seen.append(other.has_ended)
         if not seen[-1]:
-            asyncio.get_running_loop().call_later(0.05, other.over.set_result, None)
+            asyncio.get_running_loop().call_later(0.05, provider.end, other)
             raise of_status(429)
         return "answer"
 

@@ -3,7 +3,7 @@
 An adapter reads a pipeline (`trace`) and makes the object that the user gets back (`twin`): a copy of the root whose
 class is a same-named subclass. The twin's entry methods open a call and run the framework's own method inside the call:
 
-    call = calls.open([input], loop=None)
+    call = calls.open(lambda: [input], loop=None)
     try:
         with seams.active(call.session):
             return cls.invoke(self, input, config)
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from teola_plugin.seams import Session
@@ -51,10 +51,12 @@ class Calls(Protocol):
     def traced(self) -> Traced: ...
 
     def open(
-        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
-    ) -> Call:
-        """Begin a call with the inputs (several for a batch). `loop`: the caller's, in an async call.
+        self, inputs: Callable[[], Sequence[Any]], *, count: int = 1, loop: asyncio.AbstractEventLoop | None = None,
+        is_lockstep: bool = False,
+    ) -> Call:  # fmt: skip
+        """Begin a call with `count` inputs (several for a batch). `loop`: the caller's, in an async call.
 
+        `inputs` is called if something may run ahead; it returns the inputs, or none if the call is to run as it is.
         `is_lockstep`: the batch ends at the first error.
         """
         ...

@@ -32,7 +32,8 @@ class Leaf:
 
 def plain_class(component: object) -> type:
     """Return the class that the user knows, below our twin's."""
-    return next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
+    cls = type(component)
+    return next(c for c in cls.__mro__ if "__teola__" not in vars(c)) if "__teola__" in vars(cls) else cls
 
 
 def is_stock(component: object, base: type, *methods: str) -> bool:

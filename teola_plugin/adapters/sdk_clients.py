@@ -299,14 +299,10 @@ def _meet(
     is_async: bool,
 ) -> Met | None:  # fmt: skip
     caller = str(sys._getframe(2).f_globals.get("__name__")).split(".")[0]
+    if caller in _FRAMEWORKS or args or not _is_whole(kwargs):
+        return None
     client = (foreign.own_attributes(resource) or {}).get("_client")
-    if (
-        caller in _FRAMEWORKS
-        or args
-        or not _is_whole(kwargs)
-        or not is_client_class(type(client))
-        or not _is_plain(client)
-    ):
+    if not (is_client_class(type(client)) and _is_plain(client)):
         return None
     if not is_comparable(key := _key(client, original.__name__, kwargs)):
         return None

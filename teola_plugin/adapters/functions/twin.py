@@ -162,7 +162,7 @@ def _inside(calls: Calls, reading: Reading, entered: Entered) -> Iterator[None]:
     loop = asyncio._get_running_loop() if entered.is_async else None
     is_driven = entered.is_async and loop is None  # a coroutine may be driven by hand, or by another library
     inputs: Sequence[Any] = [entered] if may_run_ahead() and not is_driven else []
-    call = calls.open(inputs, loop=loop)
+    call = calls.open(lambda: inputs, count=len(inputs), loop=loop)
     try:
         with function_active(call.session), running(entered, reading) if inputs else nullcontext():
             yield

@@ -315,24 +315,29 @@ def _is_plain(twin: Any) -> bool:
 
 
 def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Call:
+    calls: Calls = vars(twin)[_CALLS]
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
+    entered = functools.partial(_entered, twin, inputs, config, mode)
+    return calls.open(entered, count=len(inputs), loop=loop, is_lockstep=is_lockstep)
+
+
+def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Sequence[Entered]:
+    """Return what the call is given; nothing if the call is to run as it is."""
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
     if any(c.get("max_concurrency") is not None or _is_chosen(twin, c) for c in configs):
-        inputs = []  # a limit on concurrency, or another pipeline than the one read: nothing runs ahead
+        return ()  # a limit on concurrency, or another pipeline than the one read: nothing runs ahead
     if get_llm_cache() is not vars(twin)[_CACHE]:
-        inputs = []  # nor a request that a cache may answer
+        return ()  # nor a request that a cache may answer
     own = getattr(twin, "config", None)
     configs.append(own if isinstance(own, dict) else {})
     if any(map(is_refusable, configs)):
-        inputs = []  # a handler may end the call before any request
+        return ()  # a handler may end the call before any request
     if any(map(is_watched, configs)):
         mode = "events"
-    heard = heard_by(configs) if inputs else frozenset()
-    calls: Calls = vars(twin)[_CALLS]
+    heard = heard_by(configs)
     with tokens_heard(configs):
-        entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
-    return calls.open(entered, loop=loop, is_lockstep=is_lockstep)
+        return [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

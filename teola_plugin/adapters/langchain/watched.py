@@ -32,7 +32,7 @@ def is_watched(config: Mapping[str, Any]) -> bool:
 def wants_streams(callbacks: Any) -> bool:
     """Whether a handler among these callbacks (a list or a manager) wants streams."""
     wanting = (_StreamingCallbackHandler, _V2StreamingCallbackHandler)
-    return any(isinstance(handler, wanting) for handler in handlers_of(callbacks))
+    return any(handler is not None and isinstance(handler, wanting) for handler in handlers_of(callbacks))
 
 
 _is_heard: ContextVar[bool] = ContextVar("teola_tokens_are_heard", default=False)

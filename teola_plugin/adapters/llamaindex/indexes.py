@@ -68,7 +68,7 @@ def _made_ahead(kwargs: Mapping[str, Any], calls: Calls) -> Iterator[None]:
     if opened is None:
         yield
         return
-    call = opened.open([None])
+    call = opened.open(lambda: [None])
     try:
         with active(call.session), ingesting(made, {}):
             yield

@@ -139,7 +139,7 @@ def _sync_entry(
         method = find().__get__(self, type(self))
         if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return method(*args, **kwargs)
-        inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
+        inputs = partial(_inputs_of, self, args, kwargs, does, is_async=False, is_root=is_root)
         call = calls.open(inputs, loop=asyncio._get_running_loop() if isinstance(self, Workflow) else None)
         try:
             with active(call.session), outermost(), ingesting(self, kwargs):
@@ -159,7 +159,7 @@ def _async_entry(
         method = find().__get__(self, type(self))
         if is_part_of_call(is_followed=isinstance(self, Workflow)):
             return await method(*args, **kwargs)
-        inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
+        inputs = partial(_inputs_of, self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
             with active(call.session), outermost(), ingesting(self, kwargs):

@@ -105,7 +105,7 @@ _TAKEN_OVER = Failed(Cancelled("who waits for the call makes it"))
 
 
 def _under_way(call: ProviderCall | None) -> AbstractContextManager[None]:
-    return call.under_way() if call else nullcontext()
+    return call or nullcontext()
 
 
 def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) -> Done | Failed:

@@ -11,7 +11,6 @@ A draining host admits no query, and waits for the running queries.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 from teola_plugin import forks, loops
 from teola_plugin.errors import Overloaded
@@ -31,16 +30,15 @@ class Admission:
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
-        self._inside: Counter[str] = Counter()
+        self._inside: dict[str, int] = {}
         self._throughput = Throughput()
         self._is_draining = False
-        self._nobody_inside = threading.Event()
-        self._nobody_inside.set()
+        self._is_drained = threading.Event()
 
     @property
     def inside(self) -> int:
         """The number of running queries."""
-        return self._inside.total()
+        return sum(self._inside.values())
 
     def enter(self, terms: Terms, now_s: float) -> None:
         """Admit a query. Raises: Overloaded."""
@@ -50,17 +48,16 @@ class Admission:
                 raise Overloaded(f"{why}: try again in {wait_s:.2g} s", wait_s)
             if not self._inside:
                 self._throughput.begin(now_s)
-            self._inside[terms.tenant] += 1
-            self._nobody_inside.clear()
+            self._inside[terms.tenant] = self._inside.get(terms.tenant, 0) + 1
 
     def leave(self, terms: Terms, now_s: float) -> None:
         """Note the end of an admitted query."""
         with kept_off, self._lock:
-            self._inside[terms.tenant] -= 1
-            self._inside += Counter()  # without tenants at zero
+            if (left := self._inside.pop(terms.tenant, 1) - 1) > 0:
+                self._inside[terms.tenant] = left
             self._throughput.end(1, now_s)
-            if not self._inside:
-                self._nobody_inside.set()
+            if self._is_draining and not self._inside:
+                self._is_drained.set()
 
     def _why_not(self, terms: Terms, now_s: float) -> str:
         if self._is_draining:
@@ -69,7 +66,7 @@ class Admission:
             return ""
         if self.inside >= OVERFULL * self.max_queries:
             return f"{self.inside} queries run already"
-        running = self._inside[terms.tenant]
+        running = self._inside.get(terms.tenant, 0)
         most = max(1, self.max_queries // len({*self._inside, terms.tenant}))
         if running >= most:
             whose = f" of tenant {terms.tenant!r}" if terms.tenant else ""
@@ -86,10 +83,13 @@ class Admission:
         loops.check_may_wait()
         with kept_off, self._lock:
             self._is_draining = True
-        self._nobody_inside.wait(timeout_s)
+            if not self._inside:
+                self._is_drained.set()
+        self._is_drained.wait(timeout_s)
         return self.inside
 
     def reopen(self) -> None:
         """Admit queries again."""
         with kept_off, self._lock:
             self._is_draining = False
+            self._is_drained.clear()

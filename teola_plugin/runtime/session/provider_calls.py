@@ -104,11 +104,12 @@ class Outside:
         self._heard(provider, reply.outcome.error if isinstance(reply.outcome, Failed) else None)
 
     def _heard(self, provider: Provider, error: BaseException | None) -> None:
-        with kept_off, self._lock:
-            if isinstance(error, OURS):
-                return
-            queued = list(self._open.get(provider, ())) if error else ()
-            if error:
+        if isinstance(error, OURS):
+            return
+        queued: list[Reply] = []
+        if error:
+            with kept_off, self._lock:
+                queued = list(self._open.get(provider, ()))
                 self._failed.add(provider)
         provider.heard(error, time.monotonic())
         for other in queued:
@@ -121,7 +122,7 @@ class OwnRequest:
     `call`: None if the request stays in this process. `heard`: told how the request ended; `ended`: called afterwards.
     """
 
-    __slots__ = ("_ended", "_heard", "_under_way", "call")
+    __slots__ = ("_ended", "_heard", "call")
 
     def __init__(
         self, call: ProviderCall | None, heard: Callable[[Provider, BaseException | None], None],
@@ -130,16 +131,13 @@ class OwnRequest:
         self.call = call
         self._heard = heard
         self._ended = ended
-        self._under_way = call.under_way() if call else None
 
     def __enter__(self) -> None:
-        if self._under_way:
-            self._under_way.__enter__()
+        if self.call:
+            self.call.__enter__()
 
     def __exit__(self, cls: Any, error: BaseException | None, traceback: Any) -> None:
-        if self.call and self._under_way:
-            try:
-                self._under_way.__exit__(cls, error, traceback)
-            finally:
-                self._heard(self.call.provider, error)
+        if self.call:
+            self.call.__exit__(cls, error, traceback)
+            self._heard(self.call.provider, error)
         self._ended()

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,9 +74,10 @@ class Noted:
         self.locksteps: list[bool] = []
 
     def open(
-        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
-    ) -> OneCall:
-        self.opened.append((list(inputs), loop is not None))
+        self, inputs: Callable[[], Sequence[Any]], *, count: int = 1, loop: asyncio.AbstractEventLoop | None = None,
+        is_lockstep: bool = False,
+    ) -> OneCall:  # fmt: skip
+        self.opened.append((list(inputs()), loop is not None))
         self.locksteps.append(is_lockstep)
         self.calls.append(OneCall())
         return self.calls[-1]

@@ -39,8 +39,8 @@ GATHERS = ("accumulate", "compact_accumulate", "tree_summarize")
 class Patient(OptimizedPipeline):
     """Gives the call to the framework once the run-ahead has all it can have, and again after it was told a value."""
 
-    def open(self, inputs: Sequence[Any], *, loop: Any = None) -> OpenCall:
-        call = super().open(inputs, loop=loop)
+    def open(self, inputs: Callable[[], Sequence[Any]], **options: Any) -> OpenCall:
+        call = super().open(inputs, **options)
         if self.traced.follow and call.session:
             enter = call.session.enter
 

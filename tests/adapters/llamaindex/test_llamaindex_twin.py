@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import pickle
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -48,8 +48,8 @@ class Calls:
         self.inputs: list[Any] = []
         self.calls: list[Call] = []
 
-    def open(self, inputs: Sequence[Any], *, loop: Any = None) -> Call:
-        self.inputs += inputs
+    def open(self, inputs: Callable[[], Sequence[Any]], **options: Any) -> Call:
+        self.inputs += inputs()
         self.calls.append(Call())
         return self.calls[-1]
 
