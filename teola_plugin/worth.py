@@ -14,6 +14,9 @@ from teola_plugin.runtime.session.report import Report
 PATIENCE_CALLS = 3
 """Calls without gain before a rest: a first call reads sources, and a second may be the first on a new route."""
 
+HITLESS = 2
+"""So many of these calls is one in which no request was asked early at all: reading alone costs 5 to 10 % of a call."""
+
 REST_CALLS = 6
 """The first rest in calls, short since the next calls may take another route through the pipeline."""
 MOST_REST_CALLS = 768
@@ -54,7 +57,7 @@ class Worth:
         if gained:
             self.useless, self.rest_calls = 0, REST_CALLS
             return
-        self.useless += 1
+        self.useless += 1 if report.hits else HITLESS
         if self.useless >= PATIENCE_CALLS:
             self.useless, self.resting = PATIENCE_CALLS - 1, self.rest_calls
             self.rest_calls = min(2 * self.rest_calls, MOST_REST_CALLS)

@@ -56,6 +56,10 @@ def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
     assert worth.resting == REST_CALLS
 
 
+def test_it_rests_sooner_after_calls_without_a_hit() -> None:
+    assert runs(*[replace(USELESS, hits=0)] * 4) == [True, True, False, False]
+
+
 def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
     read = Report(hits=1, gained_s=0.01, ended_s=0.015, reading_s=0.01)
     assert runs(*[read] * (PATIENCE_CALLS + 1))[-1] is False

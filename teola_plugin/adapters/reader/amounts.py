@@ -88,8 +88,10 @@ def parts_of_value(value: Any) -> Parts | None:
 
 def _of_known(value: Any) -> Parts:
     if type(value) is float:
-        return "real", max(1, math.frexp(value)[1]) if math.isfinite(value) else None
-    return "int" if value < 0 else "count", max(1, value.bit_length())
+        kind, bits = "real", math.frexp(value)[1] if math.isfinite(value) else _MOST_BITS + 1
+    else:
+        kind, bits = "int" if value < 0 else "count", value.bit_length()
+    return kind, max(1, bits) if bits <= _MOST_BITS else None
 
 
 def either(one: str | type, two: str | type) -> str | type:

@@ -261,14 +261,14 @@ def callback(run: Run, value: Any) -> Callable[..., Any]:
     return called
 
 
-def takes_all(callee: Any) -> tuple[bool, taking.Check | None]:
+def takes_all(run: Run, callee: Any) -> tuple[bool, taking.Check | None]:
     """Whether a function takes any items in its argument, and the check of each item that the function makes first."""
     if callee is str.join:
         return True, None
     held = callee.held if type(callee) is Opaque else None
     for function, check in _TAKING_ALL:
         if held is function:
-            return True, taking.compared() if check is taking.compared else check
+            return True, check(run) if check in (taking.compared, taking.summed) else check
     return False, None
 
 
@@ -280,7 +280,7 @@ def stops_at(callee: Any) -> bool | None:
 
 _TAKING_ALL: tuple[tuple[Any, Any], ...] = (
     (list, None), (tuple, None), (sorted, None), (set, taking.hashed), (frozenset, taking.hashed),
-    (dict, taking.paired), (sum, taking.number), (max, taking.compared), (min, taking.compared),
+    (dict, taking.paired), (sum, taking.summed), (max, taking.compared), (min, taking.compared),
 )  # fmt: skip
 
 

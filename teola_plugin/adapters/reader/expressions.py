@@ -560,7 +560,7 @@ class Expressions:
                 if type(items) is Unknown:
                     return ([frame[RUN].unknown(items, frame[RUN].items_of(items), holds="bool", is_safe=True)],), {}
                 return ([_quantified(frame, items.iterator, stops_at, MOST_ARMS)],), {}
-            takes, check = calls.takes_all(callee)
+            takes, check = calls.takes_all(frame[RUN], callee)
             if not takes:
                 return (lazy(frame),), {}
             return (whole(frame, check),), {}

@@ -1079,11 +1079,11 @@ class Heap:
         try:
             ended = block(frame)
             return _Arm(frame, asked, ended, frame.get(RETURNED) if ended is RETURN else None)
+        except (RecursionError, Barrier) as e:  # of the reader; the program may never come there
+            raise Stalled from e
         except Exception:  # of the program that is read
             self.raises()  # in the state of this moment, before the other arm is evaluated
             return _Arm(frame, asked, has_raised=True)
-        except Barrier as e:  # the program may never come there
-            raise Stalled from e
         finally:
             self._asked.pop()
             self._arms -= 1

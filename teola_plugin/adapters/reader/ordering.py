@@ -19,7 +19,7 @@ from teola_plugin.adapters.reader.table import (
     unknown_number,
     whole,
 )
-from teola_plugin.adapters.reader.taking import Check, compared, is_number, number
+from teola_plugin.adapters.reader.taking import Check, compared, is_number, summed
 from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
@@ -104,7 +104,7 @@ def extreme(function: Any) -> Handler:
             raise TypeError("wrong arguments")
         by = kwargs.get("key")
         known(run, by)
-        keys, compares = list[Any](), compared()
+        keys, compares = list[Any](), compared(run)
 
         def take(run: Any, each: Any) -> None:
             keys.append(each if by is None else call(run, by, (each,), {}))
@@ -180,20 +180,7 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if each is not None and (made := amounts.summed(each.holds)) is not None:
             return run.unknown(args[0], holds=made[0], is_safe=made[1], error=OverflowError)
     known(run, args[0], start)
-    so_far = [start]
-
-    def add(run: Any, each: Any) -> None:
-        if type(start) not in (list, tuple) or type(each) is not type(start):
-            number(run, each)
-        if unknown_number(each) or unknown_number(so_far[-1]):  # a generator goes on only if they can be added
-            holds, fits = amounts.computed("+", so_far[-1], each) or ("number", False)
-            so_far.append(Unknown(holds))
-            if not fits:
-                run.raises(run.sources(each), error=OverflowError)
-        else:
-            so_far.append(each)
-
-    elements = in_any_order(run, args[0], add)
+    elements = in_any_order(run, args[0], summed(run, start))
     run.tick(1 + len(elements) // 10)
     numbers = all(type(each) in (int, bool, float) or unknown_number(each) for each in (*elements, start))
     unsure = [each for each in (*elements, start) if unknown_number(each)]

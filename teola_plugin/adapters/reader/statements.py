@@ -62,6 +62,8 @@ class Statements(Expressions):
                     if not goes_on(run, frame, place, e, run.stops):
                         raise
                     continue
+                except RecursionError as e:
+                    raise _too_deep(f"{filename}:{place.start}") from e
                 if run.changes.number > changes and ended is None and run.used == used:
                     goes_on(run, frame, place, Barrier(run.changes.what), run.after)
                 if ended is not None:
@@ -81,6 +83,8 @@ class Statements(Expressions):
             except Barrier as e:
                 e.where = e.where or f"{filename}:{place.start}"
                 raise
+            except RecursionError as e:
+                raise _too_deep(f"{filename}:{place.start}") from e
             return RETURN
 
         return block
@@ -629,3 +633,10 @@ def _module(name: str) -> types.ModuleType:
 
 
 calls.install_compiler(Statements)
+
+
+def _too_deep(where: str) -> Barrier:
+    """Return the barrier for a RecursionError, which is the reader's own: it needs more frames than the program."""
+    barrier = Barrier("it goes too deep to be read")
+    barrier.where = where
+    return barrier

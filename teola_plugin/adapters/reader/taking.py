@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from teola_plugin.adapters.reader import amounts
 from teola_plugin.adapters.reader.table import is_collection, kind_of, unknown_atom, unknown_number
 from teola_plugin.adapters.reader.values import NO_SOURCES, Undecided, Unknown
 
@@ -53,7 +54,31 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float, bool) or unknown_number(value)
 
 
-def compared() -> Check:
+def summed(run: Any, start: Any = 0) -> Check:
+    """Return a check of summands: an iterator goes on only if what came so far can be added."""
+    so_far, path = start, run.path
+
+    def check(run: Any, value: Any) -> None:
+        nonlocal so_far
+        if type(start) not in (list, tuple) or type(value) is not type(start):
+            number(run, value)
+        if not (is_number(value) and is_number(so_far)):
+            return
+        if unknown_number(value) or unknown_number(so_far):
+            holds, fits = amounts.computed("+", so_far, value) or ("number", False)
+            total = Unknown(holds, run.sources(so_far, value))
+            if not fits:
+                run.raises(total.sources, error=OverflowError)
+        else:
+            total = so_far + value
+        if run.path != path:  # of an item that is perhaps not taken
+            total = Unknown(amounts.either(amounts.holds_of(so_far), amounts.holds_of(total)), run.sources(total))
+        so_far = total
+
+    return check
+
+
+def compared(run: Any) -> Check:
     """Return a check of elements that are compared with the elements before."""
     kinds: set[str] = set()
 

@@ -149,9 +149,12 @@ class Outcome:
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises TooLong in the block when the time is over."""
+    """Raises TooLong in the block when the time is over, and behind it if the block has caught the error."""
+    is_over = False
 
     def over(*_: Any) -> None:
+        nonlocal is_over
+        is_over = True
         raise TooLong
 
     before = signal.signal(signal.SIGALRM, over)
@@ -161,6 +164,8 @@ def limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    if is_over:
+        raise TooLong
 
 
 def native(program: Any, make: Callable[[], Mapping[str, Any]], reply: Reply) -> Outcome:

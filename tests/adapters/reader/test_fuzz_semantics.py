@@ -133,6 +133,23 @@ WRONG_ONCE = {
         return count, m.ask('b')
     """,
     "a key that cannot be hashed stops a comprehension": "return {x: m.ask(str(x)) for x in [['a'], 'b']}",
+    "a sum of a generator ends at what cannot be added": "return sum(n.ask(x) for x in 'abcdefgh')",
+    "a sum of what is perhaps taken": "return sum(n.ask(x) for x in 'abcdefgh' if jb.ask(x))",
+    "a number that fits no float beside one to come": "return 10**400 + n.ask('a'), m.ask('b')",
+    "what goes too deep for the reader alone": """
+        def down(n):
+            for x in 'a':
+                if n:
+                    for y in 'b':
+                        if x < y:
+                            return [down(n - 1) if n else text]
+            return m.ask('a')
+        try:
+            docs = down(55)
+        except Exception:
+            m.ask('b')
+        return docs
+    """,
     "an element that perhaps cannot be hashed": "return {q.ask(x) for x in ['a', 'b', 'c']}",
     "a key that perhaps cannot be hashed": "return {q.ask(x): m.ask(x) for x in ['a', 'b', 'c']}",
     "a display evaluates all before it hashes": "return {[]: m.ask('a'), 'b': m.ask('b')}",
