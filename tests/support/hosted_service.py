@@ -19,7 +19,8 @@ from teola_plugin.runtime.session.report import Report
 class Service(ThreadingHTTPServer):
     """Chat and embeddings of OpenAI's kind, searches of Tavily's, and JSON for each address that is read by GET.
 
-    The reply to `holds` waits until `awaits` is asked, after `awaits` was set. All others take `lasts_s`.
+    The reply to `holds` waits until `awaits` is asked, after `awaits` was set. All others take `lasts_s`. A chat is
+    answered with `says`, filled in with the last message.
     """
 
     daemon_threads = True
@@ -33,6 +34,7 @@ class Service(ThreadingHTTPServer):
         self.lasts_s = 0.0
         self.news = threading.Condition()
         self.fails = self.loses = ""
+        self.says = "<{}>"
 
     @property
     def awaits(self) -> str:
@@ -63,7 +65,7 @@ class Service(ThreadingHTTPServer):
             }
         told = given["messages"][-1]["content"]
         self.note(f"chat {told}")
-        said = "hive 1\nhive 2\nhive 3" if told.startswith("Split") else f"<{told}>"
+        said = "hive 1\nhive 2\nhive 3" if told.startswith("Split") else self.says.format(told)
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         return {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]}
 

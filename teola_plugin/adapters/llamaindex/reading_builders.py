@@ -122,7 +122,7 @@ def as_query_engine(index: Any, llm: Any = None, **settings: Any) -> Any:
 
 
 class Builder:
-    """Makes components, each once in a call: equal arguments give the same object, unless the nodes of an index change.
+    """Makes components, each once in a call: equal arguments give the same object.
 
     `model_of_settings`: returns `Settings.llm` for a run.
     """
@@ -156,7 +156,9 @@ class Builder:
         if any(not is_comparable(each) for each in _leaves(key)):
             raise Barrier(f"it makes a {name} of what cannot be compared")
         nodes = [list(each.index_struct.nodes_dict.values()) for each in given if type(each) is VectorStoreIndex]
-        if key not in self._made or self._made[key][1] != nodes:
+        if key in self._made and self._made[key][1] != nodes:  # by the run, which may have asked it already
+            raise Barrier(f"it makes a {name} of an index that has changed")
+        if key not in self._made:
             made = outcome(lambda: make(*given, **named))
             if isinstance(made, LLM) and not as_set_now(made).is_known_by_settings:
                 raise Barrier(f"it makes a {name} that is not known by its settings")

@@ -140,13 +140,17 @@ class Parts:
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
-            is_sure = _is_text_to_come([*args, *kwargs.values()]) or _made_of_nodes(component, method, args, kwargs)
-            is_safe = may_begin and not judges and bool(is_sure)
+            values = [*args, *kwargs.values()]
+            is_sure = _is_text_to_come(values) and (not _searches(component, method) or run.is_true(values[0]))
+            is_sure = is_sure or bool(_made_of_nodes(component, method, args, kwargs))
+            is_safe = may_begin and not judges and is_sure
             found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
             return _to_come(component, method, found, args, kwargs) if may_begin else found
         is_search = provider is not None and method.removeprefix("a") not in _OF_NODES
         if is_search and not all(type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]):
             raise Barrier("it looks for what is no text")
+        if _searches(component, method) and any(map(_is_empty, [*given[:1], *named.values()])):
+            raise Barrier(f"it lets a {name} look for an empty text, which may raise")
         if judges and not is_async and not may_judge_apart(component, runs_loops=self._runs_loops):
             raise Barrier(f"it calls {method} of a {name}, which makes an event loop", f"await a{method}")
         if judges and not only_judges(component):
@@ -244,8 +248,19 @@ def _are_found(nodes: Any) -> bool:
 _LOOKED_FOR = (str, list, QueryBundle)
 
 
+def _searches(component: Any, method: str) -> bool:
+    """Whether a component searches, or may: an empty text has no embedding, and then LlamaIndex's store raises."""
+    name = method.removeprefix("a")
+    return name in ("retrieve", "query") and not foreign.is_kind_of(component, BaseEmbedding)
+
+
 def _is_text(value: Any) -> bool:
     return type(value) is str or (type(value) is list and all(type(each) is str for each in value))
+
+
+def _is_empty(value: Any) -> bool:
+    text = _text_of(value)
+    return type(text) is str and not text
 
 
 def _is_text_to_come(asked: Sequence[Any]) -> bool:

@@ -18,6 +18,7 @@ LEFT_S = 3600
 """What has to be left of a day, in seconds: a call that goes on longer than that asks again for what shows the day."""
 
 _DAY = datetime.timedelta(days=1)
+_SMALL = datetime.timedelta(days=10_000)
 _OF_DAYS = re.compile(r"(?:[^%\0]|%%|%-?[aAwdbBmyYjUWuGVF])*")
 """Formats that show no time of day."""
 
@@ -28,7 +29,7 @@ _FIELDS = frozenset({"year", "month", "day"})
 
 
 class Present(NamedTuple):
-    """The present time in a zone, with whole days added; see `values.Unknown.of`."""
+    """The present time in a zone, with some time added; see `values.Unknown.of`."""
 
     zone: datetime.timezone | None
     by: datetime.timedelta
@@ -40,11 +41,11 @@ def present(value: Unknown, zone: datetime.timezone | None) -> Unknown:
     return value
 
 
-def shifted(value: Unknown, found: Unknown, by: datetime.timedelta) -> Unknown:
-    """Let an unknown time be another one with whole days added."""
-    if type(value.of) is Present and not by % _DAY:
-        found.of = Present(value.of.zone, value.of.by + by)
-    return found
+def shifted(value: Unknown, by: datetime.timedelta) -> Present | None:
+    """Return an unknown time with some time added; None if the result may be out of range."""
+    if type(value.of) is not Present or abs(by) >= _SMALL or abs(value.of.by + by) >= _SMALL:
+        return None
+    return Present(value.of.zone, value.of.by + by)
 
 
 def today(zone: datetime.timezone | None = None) -> datetime.datetime | None:
@@ -75,7 +76,7 @@ def field(value: Unknown, name: str) -> Any:
 
 
 def _time(value: Unknown) -> datetime.datetime | None:
-    if type(value.of) is not Present:
+    if type(value.of) is not Present or value.of.by % _DAY:
         return None
     now = today(value.of.zone)
     return now + value.of.by if now is not None else None

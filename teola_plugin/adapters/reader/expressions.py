@@ -146,7 +146,9 @@ class Expressions:
             made = [part(frame) for part in parts]
             unknown = [part for part in made if type(part) is Unknown]
             if unknown:
-                return run.unknown(*unknown, holds="text", is_safe=True)
+                text: Unknown = run.unknown(*unknown, holds="text", is_safe=True)
+                text.is_true = any(map(run.is_true, made))
+                return text
             run.tick(1 + sum(map(len, made)) // 1000)
             return "".join(made)
 

@@ -18,6 +18,9 @@ _MODULES = {
 _NODES = {"add_node": 1, "add_edge": 2}
 """The methods that add, with the number of nodes that they take."""
 
+_PARAMETERS = frozenset({"self", "node_for_adding", "u_of_edge", "v_of_edge", "u_for_edge", "v_for_edge"})
+"""The names of the nodes, which no attribute may have."""
+
 _WITH_KEYS = frozenset({"MultiGraph", "MultiDiGraph"})
 """The classes whose `add_edge` returns the key of the edge."""
 
@@ -66,14 +69,23 @@ def of_function(function: types.FunctionType) -> Handler | None:
 
 
 def _count(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
-    return run.unknown(*args, holds="number", is_safe=len(args) == 1 and not kwargs)  # type: ignore[no-any-return]
+    is_safe = len(args) == 1 and not kwargs and _has_own_parts(args[0])
+    return run.unknown(*args, holds="number", is_safe=is_safe)  # type: ignore[no-any-return]
+
+
+def _has_own_parts(graph: Any) -> bool:
+    """Whether a graph holds its nodes and edges itself: a view counts those that its filters let through."""
+    own = (foreign.own_attributes(graph.held) or {}) if type(graph) is Opaque else None
+    return own is None or all(type(own.get(name)) is dict for name in ("_node", "_adj"))
 
 
 def _adding(name: str) -> Handler:
     def add(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         graph, nodes = args[0], args[1:]
-        if len(nodes) != _NODES[name] or not all(amounts.is_atom(amounts.holds_of(each)) for each in nodes):
-            run.raises(run.sources(*nodes))
+        hashed = (*nodes, kwargs.get("key", ""))  # the key of an edge
+        is_usual = len(nodes) == _NODES[name] and _PARAMETERS.isdisjoint(kwargs)
+        if not is_usual or not all(amounts.is_atom(amounts.holds_of(each)) for each in hashed):
+            run.raises(run.sources(*hashed))
         if type(graph) is Opaque:
             stored = (*nodes, *kwargs.values())
             run.store((id(graph.held), name), graph.held, stored, "it changes a graph that it did not make")

@@ -310,7 +310,8 @@ def _today(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     now = days.today() if not (args or kwargs) else None
     if now is not None:
         return now.date()
-    return run.unknown(*args, *kwargs.values(), holds=datetime.date, is_safe=not (args or kwargs))
+    found: Unknown = run.unknown(*args, *kwargs.values(), holds=datetime.date, is_safe=not (args or kwargs))
+    return days.present(found, None)
 
 
 def _time_text(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

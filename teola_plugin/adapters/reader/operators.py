@@ -129,7 +129,9 @@ def _bound(run: Any, name: str, a: Any, b: Any) -> None:
 def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
     """Return results that cannot raise: of texts, lists, nearby times and numbers small enough for a float."""
     if name == "+" and is_text(a) and is_text(b):
-        return run.unknown(a, b, holds="text", is_safe=True)
+        text: Unknown = run.unknown(a, b, holds="text", is_safe=True)
+        text.is_true = run.is_true(a) or run.is_true(b)
+        return text
     if (found := unknowns.arithmetic(run, name, a, b)) is not None:
         return found
     if name == "+" and holds_texts(run, a) and holds_texts(run, b):

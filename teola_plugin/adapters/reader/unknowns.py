@@ -206,15 +206,14 @@ def _sampled_field(run: Any, value: Unknown, name: str) -> Any:
     return run.unknown(value, holds=_holds_by(found) if found is not None else "any", is_safe=True)
 
 
-_SMALL = datetime.timedelta(days=10_000)
-
-
 def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     """Return the result of an operation on nearby times and on numbers; None for other operands."""
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
-        by = b if name == "+" else -b
-        return days.shifted(a, run.unknown(a, holds=a.holds, is_safe=True), by) if abs(b) < _SMALL else None
+        present = days.shifted(a, b if name == "+" else -b)
+        time: Unknown = run.unknown(a, holds=a.holds, is_safe=present is not None, error=OverflowError)
+        time.of = present
+        return time
     if one == two == "datetime" and name == "-" and a.holds is b.holds is datetime.datetime:
         return run.unknown(a, b, holds=datetime.timedelta, is_safe=True)  # type: ignore[no-any-return]
     if (found := amounts.computed(name, a, b)) is None:

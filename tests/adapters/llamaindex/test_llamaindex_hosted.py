@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextvars import copy_context
@@ -513,15 +514,29 @@ class Rewriting(CustomQueryEngine):
 
     retriever: BaseRetriever
     llm: LLM
+    makes: Any
 
     def custom_query(self, query_str: str) -> str:
-        said = self.llm.complete(query_str).text
+        said = self.makes(self.llm.complete(query_str).text, query_str)
         first, second = self.retriever.retrieve(said), self.retriever.retrieve("hive 3")
         return f"{first[0].text} {second[0].text}"
 
 
-def test_what_stands_behind_a_search_for_a_text_to_come_is_asked_early(service: Service) -> None:
-    engine = Rewriting(retriever=retriever(service), llm=chat(service))
+def shown(said: str, question: str) -> str:
+    return f"passage: {said}"
+
+
+def added(said: str, question: str) -> str:
+    return said + " hives"
+
+
+def either(said: str, question: str) -> str:
+    return said or question
+
+
+@pytest.mark.parametrize("makes", [shown, added, either])
+def test_what_stands_behind_a_search_for_a_text_to_come_is_asked_early(service: Service, makes: Any) -> None:
+    engine = Rewriting(retriever=retriever(service), llm=chat(service), makes=makes)
     fast = optimize(engine)
     with counted(service) as original:
         answer = asked(engine, is_async=False)
@@ -532,6 +547,31 @@ def test_what_stands_behind_a_search_for_a_text_to_come_is_asked_early(service: 
     assert not service.has_waited_in_vain
     assert made == original
     assert optimized(fast).reports[-1].wasted == 0
+
+
+def whole(said: str, question: str) -> str:
+    return said
+
+
+def cut(said: str, question: str) -> str:
+    return f"{said}"[:0]
+
+
+def none_of_it(said: str, question: str) -> str:
+    return ""
+
+
+@pytest.mark.parametrize("makes", [whole, cut, none_of_it])
+def test_nothing_is_asked_behind_a_search_for_a_text_that_may_be_empty(service: Service, makes: Any) -> None:
+    """LlamaIndex makes no embedding of an empty text, and its store raises."""
+    engine = Rewriting(retriever=retriever(service), llm=chat(service), makes=makes)
+    service.says = ""
+    with counted(service) as original, pytest.raises(TypeError) as raised:
+        asked(engine, is_async=False)
+    service.lasts_s = 0.1
+    with counted(service) as made, pytest.raises(TypeError, match=re.escape(str(raised.value))):
+        asked(optimize(engine), is_async=False)
+    assert made == original
 
 
 class Checking(BaseNodePostprocessor):

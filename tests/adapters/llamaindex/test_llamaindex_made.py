@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from llama_index.llms.openai_like import OpenAILike
 
 from teola_plugin import explain, optimize
 from teola_plugin.adapters.llamaindex.models import as_set_now, spec_of
+from teola_plugin.adapters.llamaindex.reading_builders import Builder
 from tests.support.hosted_service import Service, asked_side_by_side, counted, served
 
 TEXTS = ("first", "last")
@@ -283,6 +285,38 @@ def test_an_index_of_the_users_is_searched_by_the_run_alone(world: World) -> Non
     plain, times = app(), len(noted)
     assert fast() == plain
     assert len(noted) == 2 * times
+
+
+def test_an_index_that_the_run_has_changed_is_not_searched_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading begins again with each reply, and here comes to the retriever once the index has lost a document."""
+    make = Builder.make
+
+    def make_late(self: Builder, *given: Any) -> Any:
+        if self._made:
+            time.sleep(0.05)
+        return make(self, *given)
+
+    llm = world.llm()
+
+    def app(index: Any) -> Any:
+        said = llm.complete("before").text
+        found = index.as_retriever(similarity_top_k=2).retrieve("first")
+        index.delete_ref_doc("1")
+        return said, len(found), llm.complete("last").text
+
+    def call(made: Any) -> tuple[Any, Any]:
+        docs = [Document(text=f"text {n}", id_=f"{n}") for n in range(3)]
+        index = VectorStoreIndex.from_documents(docs, embed_model=world.embeddings)
+        with counted(world.service) as asked:
+            answer = made(index)
+            time.sleep(0.1)
+        return answer, asked
+
+    monkeypatch.setattr(Builder, "make", make_late)
+    world.service.lasts_s = 0.02
+    fast = optimize(app)
+    for _ in range(5):
+        assert call(fast) == call(app)
 
 
 # --- models with equal settings --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from teola_plugin.adapters.llamaindex.reading_builders import Builder, maker_of
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Opaque, Pending
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending
 from tests.adapters.llamaindex.test_llamaindex_own import slowly
 from tests.adapters.llamaindex.test_llamaindex_workflows import BY_CHANCE, running
 from tests.support.llamaindex_comparing import Stage, same
@@ -234,12 +234,14 @@ def test_an_engine_of_a_model_of_the_users_is_not_made_early() -> None:
     assert not noted
 
 
-def test_an_index_that_has_got_more_nodes_makes_another_retriever() -> None:
+def test_an_index_that_has_got_more_nodes_makes_nothing_again() -> None:
+    """The run has changed the index, and may have asked the first retriever before."""
     index, made = local_index(Stage(), "bees"), Builder(lambda run: None)
     first = _made_of(made, index)
     assert _made_of(made, index) is first
     index.insert_nodes([TextNode(text="A new hive.")])
-    assert _made_of(made, index) is not first
+    with pytest.raises(Barrier, match="index that has changed"):
+        _made_of(made, index)
 
 
 def _made_of(builder: Builder, index: Any) -> Any:

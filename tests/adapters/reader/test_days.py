@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,15 @@ def test_the_day_is_not_known_shortly_before_it_ends(name: str, monkeypatch: pyt
 def test_the_day_is_that_of_the_zone(hours: int) -> None:
     zone = datetime.timezone(timedelta(hours=hours))
     assert check(lambda x: LLM.invoke(f"{datetime.datetime.now(zone):%F} {x}").content, "a").shown == [1]
+
+
+@pytest.mark.parametrize("rounds", [3, 90])
+def test_days_may_be_added_until_no_calendar_goes_so_far(rounds: int) -> None:
+    def back(x: str) -> Any:
+        when = datetime.datetime.now() - timedelta(hours=1)
+        reply = LLM.invoke(x).content
+        for _ in range(rounds):
+            when = when - timedelta(days=3000 if rounds == 3 else 9999)
+        return f"{reply}{LLM.invoke('next').content}{when}"
+
+    assert read(back, "a").certain[0] == [True, rounds == 3]

@@ -111,3 +111,57 @@ def test_a_graph_that_may_raise_or_be_another_s_holds_back_what_follows(add: Any
         return LLM.invoke("next").content
 
     assert read(fill, "a").certain[0] != [True, True]
+
+
+def raises(node: Any) -> bool:
+    raise ValueError(node)
+
+
+VIEW = networkx.subgraph_view(networkx.Graph([("a", "b")]), filter_node=raises)
+
+
+def in_an_edge_with_a_key_without_a_hash(reply: str) -> None:
+    networkx.MultiGraph().add_edge("a", reply, key=reply.split())
+
+
+def with_an_attribute_of_the_name_of_the_node(reply: str) -> None:
+    networkx.Graph().add_node(reply, **{"node_for_adding": reply})
+
+
+def with_an_attribute_of_the_name_of_an_end(reply: str) -> None:
+    networkx.DiGraph().add_edge(reply, "a", **{"u_of_edge": reply})
+
+
+def in_the_nodes_that_a_view_shows(reply: str) -> None:
+    VIEW.number_of_nodes()
+
+
+def in_the_edges_that_a_view_shows(reply: str) -> None:
+    VIEW.size()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        in_an_edge_with_a_key_without_a_hash,
+        with_an_attribute_of_the_name_of_the_node,
+        with_an_attribute_of_the_name_of_an_end,
+        in_the_nodes_that_a_view_shows,
+        in_the_edges_that_a_view_shows,
+    ],
+)
+def test_what_raises_in_a_graph_holds_back_what_follows(use: Any) -> None:
+    def fill(x: str) -> Any:
+        use(LLM.invoke(x).content)
+        return LLM.invoke("next").content
+
+    assert read(fill, "a").certain[0] != [True, True]
+
+
+def test_a_key_that_is_a_text_holds_nothing_back() -> None:
+    def fill(x: str) -> Any:
+        reply = LLM.invoke(x).content
+        networkx.MultiDiGraph().add_edge("a", "b", key=reply, found=[reply])
+        return LLM.invoke("next").content
+
+    assert read(fill, "a").certain[0] == [True, True]
