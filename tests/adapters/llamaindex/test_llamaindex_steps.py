@@ -186,6 +186,7 @@ class Indexed(Workflow):
 
 def indexed(stage: Stage) -> Any:
     Settings.llm = stage.engines.model
+    Settings.llm.callback_manager = Settings.callback_manager  # as any engine sets it
     return Indexed(local_index(stage, "bees"))
 
 
