@@ -150,6 +150,8 @@ WRONG_ONCE = {
             m.ask('b')
         return docs
     """,
+    "a slice up to what may be no whole number": "return docs[:n.ask(text)], w.ask(text)[n.ask('a') :]",
+    "a slice that is made apart": "return docs[slice(n.ask(text))], words[q.ask(text)], text[slice(n.ask(text))]",
     "an element that perhaps cannot be hashed": "return {q.ask(x) for x in ['a', 'b', 'c']}",
     "a key that perhaps cannot be hashed": "return {q.ask(x): m.ask(x) for x in ['a', 'b', 'c']}",
     "a display evaluates all before it hashes": "return {[]: m.ask('a'), 'b': m.ask('b')}",
