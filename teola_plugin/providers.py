@@ -92,7 +92,7 @@ class Breaker:
     @property
     def is_settled(self) -> bool:
         """Whether a further success changes nothing."""
-        return self.successes >= ENOUGH and not (self.failures or self.is_open)
+        return self.successes >= ENOUGH
 
     def may_ask(self, now_s: float) -> bool:
         """Whether requests may run ahead."""

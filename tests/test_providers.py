@@ -523,6 +523,16 @@ def test_what_waits_for_a_provider_waits_on_after_an_error() -> None:
     assert asked == [1]
 
 
+def test_a_provider_that_has_answered_often_still_hears_of_failures() -> None:
+    there = providers.Provider()
+    for _ in range(2 * ENOUGH):
+        there.heard(None, 0.0)
+    assert there.may_ask(0.0)
+    for _ in range(FEW):
+        there.heard(of_status(500), 1.0)
+    assert not there.may_ask(1.0)
+
+
 def test_who_comes_to_wait_for_a_provider_that_has_answered_meanwhile_does_not_wait() -> None:
     """The answer may come between the question whether it may be asked and this."""
     asked = list[int]()
