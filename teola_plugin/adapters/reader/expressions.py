@@ -391,7 +391,7 @@ class Expressions:
         def made(frame: Frame) -> Any:
             bounds = [part(frame) for part in parts]
             if any(type(each) is Unknown and kind_of(each) != "int" for each in bounds):
-                return frame[RUN].unknown(*bounds, holds=slice)
+                return frame[RUN].unknown(*bounds)
             return slice(*bounds)
 
         return made

@@ -466,7 +466,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             run.raises()
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
-        inner = {"text": "text", "texts": _of_texts(at, list)}.get(kind_of(held), "any")
+        inner = {"text": "text", "texts": "texts" if type(at) is slice else _of_texts(at)}.get(kind_of(held), "any")
         is_safe = type(at) is int and at in (0, -1) and kind_of(held) in ("text", "texts", "list") and run.is_true(held)
         return run.unknown(held, at, holds=inner, is_safe=is_safe)
     if isinstance_of(held, Opaque):
@@ -490,7 +490,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         return _item_of_dict(run, held, at, each)
     if type(at) is Unknown:
         are_texts = kind in (list, tuple, dict) and _all_texts(held)
-        return run.unknown(at, holds="text" if kind is str else _of_texts(at, kind) if are_texts else "any")
+        return run.unknown(at, holds="text" if kind is str else _of_texts(at) if are_texts else "any")
     run.require_known(at)
     if kind is defaultdict and at not in held:
         run.touch(held)
@@ -533,10 +533,8 @@ def _whole_numbers(at: slice) -> bool:
     return are_whole and (at.step is None or (type(at.step) is int and at.step != 0))
 
 
-def _of_texts(at: Any, kind: type) -> str:
-    """Return the kind of an item, or of a slice, of a container of texts."""
-    if type(at) is slice or (type(at) is Unknown and at.holds is slice):
-        return "texts" if kind is list else "any"
+def _of_texts(at: Any) -> str:
+    """Return the kind of an item of a container of texts; "any" where `at` may be a slice."""
     return "text" if amounts.is_atom(amounts.holds_of(at)) else "any"
 
 

@@ -135,6 +135,7 @@ WRONG_ONCE = {
     "a key that cannot be hashed stops a comprehension": "return {x: m.ask(str(x)) for x in [['a'], 'b']}",
     "a sum of a generator ends at what cannot be added": "return sum(n.ask(x) for x in 'abcdefgh')",
     "a sum of what is perhaps taken": "return sum(n.ask(x) for x in 'abcdefgh' if jb.ask(x))",
+    "a sum of a number that is perhaps taken": "return sum(x for x in [10**400, 2.5] if x == 2.5 or jb.ask('a'))",
     "a number that fits no float beside one to come": "return 10**400 + n.ask('a'), m.ask('b')",
     "what goes too deep for the reader alone": """
         def down(n):
