@@ -192,8 +192,9 @@ class Provider:
 
 
 class ProviderCall:
-    """One request to a provider, made inside a `with` block. Raises (the block's beginning): Withheld for an early
-    request that may no longer run ahead.
+    """One request to a provider, made inside a `with` block.
+
+    Raises (as the block begins): Withheld for an early request that may no longer run ahead.
 
     `is_own`: the framework's run makes the request; `is_taken`: the framework's run waits for it.
 
@@ -225,10 +226,10 @@ class ProviderCall:
         self._token = _running.set(self)
 
     def __exit__(self, *_: object) -> None:
+        self.was_taken = self.is_taken
+        self.provider.end(self)  # first: a coroutine that is closed in another context cannot reset the variable
         if self._token:
             _running.reset(self._token)
-        self.was_taken = self.is_taken
-        self.provider.end(self)
 
     def log_held(self) -> None:
         """Log the records held back, in the thread which takes the reply."""

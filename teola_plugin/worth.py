@@ -15,7 +15,7 @@ PATIENCE_CALLS = 3
 """Calls without gain before a rest: a first call reads sources, and a second may be the first on a new route."""
 
 HITLESS = 2
-"""So many of these calls is one in which no request was asked early at all: reading alone costs 5 to 10 % of a call."""
+"""A call without a hit counts as so many of these, since reading alone costs 5 to 10 % of a call."""
 
 REST_CALLS = 6
 """The first rest in calls, short since the next calls may take another route through the pipeline."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 
@@ -256,6 +257,18 @@ def test_what_early_requests_spoil_is_asked_again_after_them(spoiled: int, is_as
     else:
         assert (asyncio.run(ashare(claimed, acompute)) if is_async else share(claimed, compute)) == "answer"
     assert tried == [1] * (1 + min(spoiled, REPEATS))
+
+
+def test_a_request_that_is_closed_in_another_context_has_ended() -> None:
+    """Python closes an abandoned coroutine in any context."""
+    provider = providers.Provider()
+    call = ProviderCall(provider, is_own=True)
+    copy_context().run(call.__enter__)
+    with pytest.raises(ValueError, match="different Context"):
+        call.__exit__()
+    later = ProviderCall(provider, is_own=False)
+    provider.begin(later)
+    assert (call.has_ended, later.company) == (True, [])
 
 
 def test_an_error_of_a_reply_that_came_stands() -> None:

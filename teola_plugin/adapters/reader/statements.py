@@ -632,11 +632,11 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-calls.install_compiler(Statements)
-
-
 def _too_deep(where: str) -> Barrier:
     """Return the barrier for a RecursionError, which is the reader's own: it needs more frames than the program."""
     barrier = Barrier("it goes too deep to be read")
     barrier.where = where
     return barrier
+
+
+calls.install_compiler(Statements)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -104,14 +104,10 @@ class _Telling:
 _TAKEN_OVER = Failed(Cancelled("who waits for the call makes it"))
 
 
-def _under_way(call: ProviderCall | None) -> AbstractContextManager[None]:
-    return call or nullcontext()
-
-
 def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) -> Done | Failed:
     """Return the model's error as a value: a future takes no StopIteration, and an exit would end the host."""
     try:
-        with _under_way(provider_call):
+        with provider_call or nullcontext():
             return Done(call())
     except BaseException as e:  # around an engine's run: raised again where the framework asks for the reply
         return Failed(e)
@@ -119,7 +115,7 @@ def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) 
 
 async def _awaited(call: Callable[[], Awaitable[Any]], provider_call: ProviderCall | None) -> Done | Failed:
     try:
-        with _under_way(provider_call):
+        with provider_call or nullcontext():
             return Done(await call())
     except asyncio.CancelledError:
         raise

@@ -138,6 +138,8 @@ class OwnRequest:
 
     def __exit__(self, cls: Any, error: BaseException | None, traceback: Any) -> None:
         if self.call:
-            self.call.__exit__(cls, error, traceback)
-            self._heard(self.call.provider, error)
+            try:
+                self.call.__exit__(cls, error, traceback)
+            finally:
+                self._heard(self.call.provider, error)
         self._ended()
