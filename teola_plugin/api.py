@@ -177,7 +177,7 @@ class OptimizedPipeline:
                 session.follow(partial(self._follow, follower), follower.end, beside=follower.is_beside)
             return OpenCall(session, partial(self._learned, routes) if routes else self._judged)
         if is_alone:
-            return OpenCall(session, self._ended)
+            return OpenCall(session, self._judged if is_at_rest else self._ended)
         try:
             self.traced.check(given[0])
             values = [self.traced.bind(value) for value in given]

@@ -90,5 +90,5 @@ CODES = {
     "TB302": "an engine of this model runs on Ray, but cannot be used",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
-    "TF002": "nothing ran ahead: the calls before gained nothing by that, or kept Python busy all the time",
+    "TF002": "nothing ran ahead: the calls before gained little by that, or kept Python busy all the time",
 }

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import OUTSIDE, READER, Graph, Primitive
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,23 @@ class Mark(Protocol):
         ...
 
 
-Hear = Callable[[Callable[[], Hashable], Callable[[], Mark]], bool]
-"""A listener told of each request of the framework's run: a function for the key, and a function for the position
-before the request. Returns whether to be told of further requests."""
+class Asked:
+    """A request of the framework's run. `key`: makes the key. `mark`: makes the position before the request."""
+
+    def __init__(self, key: Callable[[], Hashable], mark: Callable[[], Mark]) -> None:
+        self.key = key
+        self.mark = mark
+        self._found: dict[Callable[[], Any], Any] = {}
+
+    def once(self, find: Callable[[], T]) -> T:
+        """Return the result of `find`, called once for all listeners of the request."""
+        if find not in self._found:
+            self._found[find] = find()
+        return cast(T, self._found[find])
+
+
+Hear = Callable[[Asked], bool]
+"""A listener told of each request of the framework's run. Returns whether to be told of further requests."""
 
 
 class Asides(Protocol):

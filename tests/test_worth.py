@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
-from teola_plugin.worth import MOST_REST_CALLS, REST_CALLS, Worth
-from tests.conftest import PATIENCE_CALLS
+from teola_plugin.worth import CHECKS, MOST_REST_CALLS, REST_CALLS, UNCHECKED_CALLS, Worth
+from tests.conftest import CHECKED_GAIN, PATIENCE_CALLS
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
+CHECKED = pytest.mark.usefixtures("checks")
 USELESS = Report(hits=3, gained_s=0.02, started_s=7.0, ended_s=8.0)
 USEFUL = Report(hits=3, gained_s=0.04, started_s=7.0, ended_s=8.0)
 PREFILLED = Report(prefills=1, ended_s=1.0)
@@ -27,6 +29,12 @@ SHORT = Report(hits=3, ended_s=0.001)
 def rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines rest here, unlike in other tests."""
     monkeypatch.setattr("teola_plugin.worth.PATIENCE_CALLS", PATIENCE_CALLS)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small gains are checked in the test, unlike in other tests."""
+    monkeypatch.setattr("teola_plugin.worth.CHECKED_GAIN", CHECKED_GAIN)
 
 
 def runs(*reports: Report) -> list[bool]:
@@ -71,6 +79,45 @@ def test_requests_that_cost_more_than_they_gain_rest() -> None:
     many = Report(hits=30, hosted_hits=30, gained_s=0.05, ended_s=0.3)
     assert runs(*[many] * (PATIENCE_CALLS + 1))[-1] is False
     assert all(runs(*[replace(many, hosted_hits=10)] * 10))
+
+
+def checked(ahead_s: float, at_rest_s: float, *, calls: int, share: float = 0.1) -> list[bool]:
+    """Which of so many calls with a small estimated gain ran ahead."""
+    worth, ran = Worth(), []
+    for _ in range(calls):
+        ran.append(worth.is_worth())
+        took_s = ahead_s if ran[-1] else at_rest_s
+        worth.judge(Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1]))
+    return ran
+
+
+@CHECKED
+def test_a_small_gain_that_is_none_beside_calls_at_rest_rests() -> None:
+    before = [True] * PATIENCE_CALLS + [False, True] * CHECKS
+    again = [True, False, True]
+    ran = checked(1.0, 0.97, calls=len(before) + 3 * REST_CALLS + 2 * len(again) + 1)
+    assert ran == [*before, *[False] * REST_CALLS, *again, *[False] * 2 * REST_CALLS, *again, False]
+    assert all(checked(1.0, 0.9, calls=20, share=CHECKED_GAIN))
+
+
+@CHECKED
+def test_a_small_gain_that_is_one_is_checked_ever_more_seldom() -> None:
+    ran = checked(1.0, 1.05, calls=100)
+    rests = [at for at, is_ahead in enumerate(ran) if not is_ahead]
+    assert rests[0] == PATIENCE_CALLS
+    assert [b - a - 1 for a, b in itertools.pairwise(rests)] == [UNCHECKED_CALLS * 2**i for i in range(4)]
+
+
+@CHECKED
+def test_calls_of_different_lengths_are_compared_with_both_neighbours() -> None:
+    """Calls that become longer and longer are not taken for slower ones."""
+    worth, rested = Worth(), 0
+    for at in range(100):
+        is_ahead = worth.is_worth()
+        rested += not is_ahead
+        took_s = (1.0 if is_ahead else 1.05) * (1 + at / 100)
+        worth.judge(Report(hits=3, gained_s=0.1 * took_s, ended_s=took_s, rested=not is_ahead))
+    assert 3 < rested < 8
 
 
 def test_one_gain_is_enough_to_go_on() -> None:

@@ -28,6 +28,7 @@ from teola_plugin.adapters.reader.notes import Notes, roots_of
 from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, parameters_of
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import STALE, Barrier, Opaque, is_installed_file, isinstance_of
+from teola_plugin.trace import Asked
 
 OPERATIONS = 5_000
 """Parts of values that are copied while the framework's run waits: some 2 ms."""
@@ -151,18 +152,18 @@ class Listener:
         with self._lock:
             return self._made.get(where, [])[since:]
 
-    def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
+    def hear(self, asked: Asked) -> bool:
         """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next request."""
         if self.is_over:
             return False
         where = self._where()
-        frames = _frames()
+        frames = asked.once(_frames)
         levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
         is_own = self._code is None or any(code is self._code for _, code, _ in levels)
         with self._lock:
             made = len(self._made.get(where, ()))
             if is_own and where is not NOWHERE:
-                self._made[where].append(functools.cache(key))
+                self._made[where].append(functools.cache(asked.key))
             for number, *_ in levels:
                 self._passed.pop(number, None)
             known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
@@ -176,7 +177,8 @@ class Listener:
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
         if self._is_only_run and not self._is_only(levels, at, self._around):
             return True
-        pass_by = partial(_passed, stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
+        key, mark = asked.key(), asked.mark()
+        pass_by = partial(_passed, stop, frames[at:], key, mark, is_alone=is_alone, where=where, made=made)
         passed = pass_by()
         if passed is not None and self._note_reach(passed).may_show_ends:
             passed = pass_by(keeps_objects=False)

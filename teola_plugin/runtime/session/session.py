@@ -43,7 +43,7 @@ from teola_plugin.runtime.session.report import Listener, Report
 from teola_plugin.runtime.session.slots import SHARED, Next, Since, Slots
 from teola_plugin.seams import Held, Hold, Reply
 from teola_plugin.tenancy import ANYBODY, Terms
-from teola_plugin.trace import Asides, Hear, Items, Mark, Progress
+from teola_plugin.trace import Asides, Asked, Hear, Items, Mark, Progress
 from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
@@ -394,9 +394,9 @@ class Session(seams.Session):
 
     def _tell(self, key: Callable[[], Hashable]) -> None:
         """Report a request of the framework's run to the listeners."""
-        hearing = self._hearing
+        hearing, asked = self._hearing, Asked(key, self._mark_here)
         try:
-            silent = [hear for hear in hearing if not hear(key, self._mark_here)]
+            silent = [hear for hear in hearing if not hear(asked)]
         except Exception as e:  # a fault of ours is never the user's
             silent = hearing
             self.fell_back(e)

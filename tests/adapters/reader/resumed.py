@@ -26,7 +26,7 @@ from teola_plugin.engines import Done
 from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.session.slots import Next, Slots
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Hear, Mark
+from teola_plugin.trace import Asked, Hear, Mark
 from tests.adapters.reader.fuzzing import NATIVE_S, Key, World, Worldly, limited
 from tests.adapters.reader.world import ELSEWHERE
 
@@ -111,7 +111,7 @@ class SideBySide:
         def asked() -> Hashable:
             return request_key(ELSEWHERE, "decoding", question, {})
 
-        self._hearing = [hear for hear in self._hearing if hear(asked, self._slots.mark)]
+        self._hearing = [hear for hear in self._hearing if hear(Asked(asked, self._slots.mark))]
         self._turn()
         slot = self._slots.retire(key)
         if slot.outcome != "hit":

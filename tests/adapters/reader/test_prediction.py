@@ -18,7 +18,7 @@ from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.engines import Done, EngineSpec, Failed
 from teola_plugin.request_identity import request_key
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Mark
+from teola_plugin.trace import Asked, Mark
 from tests.adapters.reader.world import ELSEWHERE
 
 HERE = EngineSpec("python", object(), "ours")
@@ -90,7 +90,7 @@ def heard(*questions: str, where: Hashable = ()) -> Listener:
     """The framework's run has made these requests by now."""
     listener = Listener(lambda: where)
     for question in questions:
-        listener.hear(partial(request_key, ELSEWHERE, "decoding", question, {}), lambda: None)
+        listener.hear(Asked(partial(request_key, ELSEWHERE, "decoding", question, {}), lambda: None))
     return listener
 
 
@@ -125,8 +125,8 @@ def test_a_reading_that_has_caught_up_asks_again() -> None:
 
     listener = heard("a")
     _, line = predicted(program, listener=listener)
-    listener.hear(lambda: request_key(ELSEWHERE, "decoding", "b", {}), lambda: None)
-    listener.hear(lambda: request_key(ELSEWHERE, "decoding", "more of x", {}), lambda: None)
+    listener.hear(Asked(lambda: request_key(ELSEWHERE, "decoding", "b", {}), lambda: None))
+    listener.hear(Asked(lambda: request_key(ELSEWHERE, "decoding", "more of x", {}), lambda: None))
     line.replies["a"].put(Done("x"))
     assert line.asked == ["a", "b", "more of x", "c"]
 
@@ -137,7 +137,7 @@ def test_what_the_run_asks_meanwhile_counts_at_once() -> None:
     class Late(Line):
         def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
             if request.payload == "mode 2":
-                listener.hear(lambda: request_key(ELSEWHERE, "decoding", "mode 4", {}), lambda: None)
+                listener.hear(Asked(lambda: request_key(ELSEWHERE, "decoding", "mode 4", {}), lambda: None))
             return super().ask(request, mark)
 
     line = Late()
