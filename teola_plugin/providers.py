@@ -228,8 +228,9 @@ class ProviderCall:
     def __exit__(self, *_: object) -> None:
         self.was_taken = self.is_taken
         self.provider.end(self)  # first: a coroutine that is closed in another context cannot reset the variable
-        if self._token:
-            _running.reset(self._token)
+        if (token := self._token) is not None:
+            self._token = None  # it refers to the context, and so to the session
+            _running.reset(token)
 
     def log_held(self) -> None:
         """Log the records held back, in the thread which takes the reply."""

@@ -62,6 +62,10 @@ class Held:
             await asyncio.wait(map(asyncio.wrap_future, due), timeout=max(0, self.until_s - time.perf_counter()))
 
 
+def _do_nothing(*_: Any) -> None:
+    """Nothing is left to cancel."""
+
+
 class Reply:
     """The future outcome of one item, readable from any thread and any event loop.
 
@@ -83,9 +87,9 @@ class Reply:
         self._listeners: list[Callable[[Outcome], None]] = []
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
-        self.cancel: Callable[[], None] = cancel or (lambda: None)
+        self.cancel: Callable[[], None] = cancel or _do_nothing
         self.queued: Any = None  # the queued call, for another caller: see runtime/session/queued_calls.py
-        self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
+        self.withdraw: Callable[[Callable[[], bool]], None] = _do_nothing
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None
         self.came_s: float | None = None
@@ -108,13 +112,19 @@ class Reply:
                 self._outcome = outcome
                 self.came_s = time.perf_counter()
             listeners = list(self._listeners)
-            enders = self._enders if self._outcome is not None else ()
+            enders = self._release() if self._outcome is not None else []
             if self._changed is not None:
                 self._changed.notify_all()
-        told = [*(functools.partial(listener, outcome) for listener in listeners), *enders]
+        told: list[Callable[[], None]] = [*(functools.partial(listener, outcome) for listener in listeners), *enders]
         errors = [error for tell in told if (error := _error_of(tell))]
         if errors:
             raise errors[0]
+
+    def _release(self) -> list[Callable[[], None]]:
+        """Forget what served an unfinished reply, which may refer to the reply. Returns what is to be told."""
+        enders, self._enders, self._listeners, self._copies = self._enders, [], [], []
+        self.cancel, self.withdraw, self.queued = _do_nothing, _do_nothing, None
+        return enders
 
     def copied(self) -> Reply:
         """Return a second reply with its own copy of the value, made before any reader has the value."""

@@ -204,8 +204,11 @@ class Asked:
         return cast(T, self._found[find])
 
 
-Hear = Callable[[Asked], bool]
-"""A listener told of each request of the framework's run. Returns whether to be told of further requests."""
+Hear = Callable[[Asked | None], bool]
+"""A listener told of each request of the framework's run, and of the end of the call (None).
+
+Returns whether to be told of further requests.
+"""
 
 
 class Asides(Protocol):

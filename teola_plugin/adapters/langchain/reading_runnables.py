@@ -195,7 +195,10 @@ def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> 
         after |= run.gates
     run.gates, run.where = after, where
     if raised is not None:
-        raise raised
+        try:
+            raise raised
+        finally:
+            raised = None  # else the error would refer to this frame, which refers to the error
     return made
 
 

@@ -115,10 +115,11 @@ class GraphReader:
             ended |= run.gates
             last = last if run.mark is mark else run.mark
         run.gates, run.mark, run.where, run.site = ended, last, around, site
-        if isinstance(blocked, Barrier):
-            raise blocked
         if blocked is not None:
-            raise Stalled from blocked
+            try:
+                raise blocked if isinstance(blocked, Barrier) else Stalled
+            finally:
+                blocked = None  # else the error would refer to this frame, which refers to the error
         return self._next(front, applied(run, self.graph, front.state, updates), updates, led)
 
     def _next(self, front: Front, state: Mapping[str, Any], updates: list[Update], led: _Led) -> Front:
@@ -180,6 +181,7 @@ class GraphReader:
                 self._note(task.name, barrier, requests, run.skipped[skipped:])
                 is_quiet = is_whole and run.changes.number == changes
                 self._on_read(front.number, task.name, requests - left, is_quiet)
+            barrier = None  # see `superstep`
 
     def assumed(self, run: Run, front: Front) -> tuple[str, ...] | None:
         """Return the nodes that probably follow; None without an assumption."""

@@ -673,7 +673,7 @@ class Expressions:
             found, tests = list[Any](), list[Any]()
             is_open = is_counted = False
 
-            def take(at: int, source: Any) -> None:
+            def take(at: int, source: Any, take: Callable[..., None]) -> None:  # itself, without a cycle of references
                 nonlocal is_open
                 store, conditions, _ = rounds[at]
                 for value in source:
@@ -683,11 +683,11 @@ class Expressions:
                     verdict = calls.all_hold(run, inner, conditions, tests)
                     if verdict is None:
                         is_open = True
-                        calls.perhaps(run, inner, lambda: step(at), tests[before:])
+                        calls.perhaps(run, inner, lambda: step(at, take), tests[before:])
                     elif verdict:
-                        step(at)
+                        step(at, take)
 
-            def step(at: int) -> None:
+            def step(at: int, take: Callable[..., None]) -> None:
                 nonlocal is_open, is_counted
                 if at + 1 == len(rounds):
                     found.append(element(inner))
@@ -701,10 +701,10 @@ class Expressions:
                     is_open = is_counted = True
                     once(inner, at + 1, items, check)
                 else:
-                    take(at + 1, source)
+                    take(at + 1, source, take)
 
             try:
-                take(0, source)
+                take(0, source, take)
             except Undecided as e:
                 raise Stalled from e
             except StopIteration as e:

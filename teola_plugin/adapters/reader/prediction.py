@@ -123,7 +123,8 @@ class Prediction:
         self._unbound: list[Passed] = []
         self._mark: Mark | None = None
         self._listener = listener or Listener()
-        self._listener.on_news = self._read_behind
+        if listener is not None:
+            listener.on_news = self._read_behind
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -138,7 +139,8 @@ class Prediction:
     def stop(self, *, is_wrong: bool = False) -> None:
         """Make no more requests. `is_wrong`: the assumed routes have proved wrong."""
         with self._lock:
-            self.is_over = self._is_stopped = self._listener.is_over = True
+            self.is_over = self._is_stopped = True
+            self._listener.end()
             possible = list(self._possible.values()) if is_wrong else []
         for ask in possible:
             self._give_up(ask)
@@ -189,7 +191,7 @@ class Prediction:
                 self._evaluate()
             except Exception:  # a fault of ours is never the user's: nothing more runs ahead
                 log.exception("a program could not be read")
-                self.is_over = self._listener.is_over = True
+                self._end()
             finally:
                 self.is_evaluating = False
                 self._line.spent(time.thread_time() - started_s)
@@ -199,7 +201,7 @@ class Prediction:
     def _evaluate(self) -> None:
         came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
         if self.readings >= MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
-            self.is_over = self._listener.is_over = True
+            self._end()
             return
         if came and self._may_wait(came):
             with self._lock:
@@ -221,6 +223,10 @@ class Prediction:
             self._go_on(run, run.branches)
         with self._lock:
             self.is_over |= not (self._waiting or self._has_news)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._listener.end()
 
     def _may_wait(self, came: Sequence[Hashable]) -> bool:
         """Whether no evaluation is needed for these replies."""
@@ -277,7 +283,7 @@ class Prediction:
         try:
             return self._state.program(run)
         except Barrier as e:
-            barriers.append(e)
+            barriers.append(e.bare())
         except (Stalled, Undecided):
             pass
         except Exception as e:  # the program raises, as the framework's run will
@@ -425,6 +431,7 @@ def read_whole(
             raise
         finally:
             note(barrier, run.counts.total(), run.skipped)
+            barrier = None  # else the barrier would refer to this frame, which refers to the barrier
         if not run.asks:
             found.append(value)
 
@@ -432,7 +439,7 @@ def read_whole(
     prediction.begin()
     line.wait(prediction)
     if raised:
-        raise raised[0]
+        raise raised.pop()
     if not found:
         raise LookupError(prediction.barriers[0].what if prediction.barriers else "it was not read to its end")
     return found[0]

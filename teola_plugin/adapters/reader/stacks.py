@@ -132,6 +132,11 @@ class Listener:
         self._passed: dict[int, Passed] = {}
         self._lock = threading.Lock()
 
+    def end(self) -> None:
+        """Hear of no more requests."""
+        self.is_over = True
+        self.on_news = lambda: None
+
     def note(self, stops: Sequence[Stop]) -> None:
         """Note the stops where a reading has ended."""
         for stop in stops:
@@ -152,9 +157,11 @@ class Listener:
         with self._lock:
             return self._made.get(where, [])[since:]
 
-    def hear(self, asked: Asked) -> bool:
-        """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next request."""
-        if self.is_over:
+    def hear(self, asked: Asked | None) -> bool:
+        """Hear of a request that the framework's run makes in this thread; see `trace.Hear`."""
+        if asked is None:
+            self.end()
+        if asked is None or self.is_over:
             return False
         where = self._where()
         frames = asked.once(_frames)

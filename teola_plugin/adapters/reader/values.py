@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 
 class Barrier(BaseException):
@@ -24,6 +24,11 @@ class Barrier(BaseException):
         self.what = what
         self.where = ""
         self._hint = hint
+
+    def bare(self) -> Self:
+        """Return the barrier without the frames where it was raised, to be kept."""
+        self.__context__ = self.__cause__ = None
+        return self.with_traceback(None)
 
     @property
     def hint(self) -> str:
@@ -156,14 +161,27 @@ Handler = Callable[[Any, Arguments, dict[str, Any]], Any]
 """Computes the result of a call from the run, the positional and the keyword arguments."""
 
 
-class Callee(Opaque):
+class Own(Opaque):
+    """An object of the reader's own, which stands for itself."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.is_own = True
+
+    @property
+    def held(self) -> Any:
+        """The object itself; no attribute, which would keep the object until the next garbage collection."""
+        return self
+
+
+class Callee(Own):
     """A callable of the reader's own: `handler(run, args, kwargs)`."""
 
     __slots__ = ("handler", "name")
 
     def __init__(self, handler: Handler, name: str) -> None:
-        self.held = self
-        self.is_own = True
+        super().__init__()
         self.handler = handler
         self.name = name
 
@@ -207,7 +225,7 @@ The value may have changed, or must not be kept alive.
 """
 
 
-class Pending(Opaque):
+class Pending(Own):
     """A coroutine before its first await: `force()` runs the coroutine.
 
     `given`: the arguments. `is_of_tasks`: gathers coroutines and tasks.
@@ -216,8 +234,7 @@ class Pending(Opaque):
     __slots__ = ("force", "given", "is_of_tasks")
 
     def __init__(self, force: Callable[[], Any], given: Sequence[Any] = (), *, is_of_tasks: bool = False) -> None:
-        self.held = self
-        self.is_own = True
+        super().__init__()
         self.force = force
         self.given = given
         self.is_of_tasks = is_of_tasks

@@ -140,6 +140,8 @@ class _Stand:
     def leave(self, prefix: Hashable) -> None:
         """Note that a lot with a prefix is empty."""
         self.heap.living -= 1
+        if not self.heap.living:
+            self.heap.entries.clear()  # outdated, and the lots refer to this
         if prefix is not None:
             heap = self.prefixes[prefix]
             heap.living -= 1
@@ -387,7 +389,7 @@ class Waiting:
             if is_first:
                 self._rank(lot)
             return
-        lot.rank = None
+        lot.rank, lot.heaps = None, ()
         lot.tenant.leave(lot.prefix)
         lot.own.leave(lot.prefix)
         self._changed(lot.of_query, lot, is_new=False)
@@ -516,6 +518,7 @@ class _Look:
             entry = (lot.rank, lot.line.first().place, lot)
             for heap in lot.heaps:
                 heap.push(entry)
+        self._rest.clear()  # the iterators refer to this look
 
     def first(self, heap: _Heap) -> _Found | None:
         """Return the first request by rank that is not taken and may run."""

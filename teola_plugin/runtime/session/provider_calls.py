@@ -37,6 +37,10 @@ def provider_of(spec: EngineSpec) -> Provider | None:
     return providers.provider(next(key for key in named if key is not None))
 
 
+def _keep(_: Reply) -> bool:
+    return False
+
+
 class Outside:
     """The provider requests of a call. Safe to use from any thread."""
 
@@ -88,6 +92,10 @@ class Outside:
             with kept_off, self._lock:
                 self._open.setdefault(provider, {})[reply] = None
         reply.when_ended(lambda: self._ended(provider, reply))
+
+    def close(self) -> None:
+        """Give up no more slots: the call is over."""
+        self._leave = _keep
 
     def alone(self, provider: Provider | None, ended: Callable[[], None]) -> OwnRequest:
         """Return a request of the framework's own run; `ended` is called at its end."""

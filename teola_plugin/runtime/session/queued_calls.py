@@ -35,7 +35,7 @@ class QueuedCall:
         """Whether the caller is to make the call, and to `put` the outcome in `reply`. True for at most one caller."""
         if self.reply.outcome is not None or (self.call.is_streamed and self.call.first.wait(HEAD_START_S)):
             return False
-        if not self.call.first.is_me(self):
+        if not self.call.first.is_me(self._taker):
             return False
         if not self._taker.is_me(object()):  # another caller is making it
             return False
@@ -44,7 +44,7 @@ class QueuedCall:
 
     def hear(self, outcome: Outcome) -> None:
         """Forward the engine's outcome, unless the call was taken over."""
-        if self.call.first.who is not self:
+        if self.call.first.who is not self._taker:
             self.reply.put(outcome)
 
 

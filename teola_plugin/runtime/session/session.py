@@ -390,7 +390,10 @@ class Session(seams.Session):
     def when_asked(self, hear: Hear) -> None:
         """See `trace.Asides`."""
         with kept_off, self._lock:
-            self._hearing = [*self._hearing, hear]
+            if not self._is_closed:
+                self._hearing = [*self._hearing, hear]
+                return
+        hear(None)
 
     def _tell(self, key: Callable[[], Hashable]) -> None:
         """Report a request of the framework's run to the listeners."""
@@ -656,10 +659,11 @@ class Session(seams.Session):
 
     def enter(self, component: object, value: Any) -> object | None:
         """See `seams.Session.enter`."""
-        if self._follow is None:
+        follow = self._follow
+        if follow is None:
             return None
         try:
-            begun = self._follow(component, value, self)
+            begun = follow(component, value, self)
         except Exception as e:  # a fault of ours is never the user's: the framework's run goes on alone
             self._follow = None
             self.fell_back(e)
@@ -698,8 +702,8 @@ class Session(seams.Session):
             reply.cancel_unless_ended()
         for aside in self._asides:
             aside.cancel()
-
         self._stop()
+        self._forget()
         if not self._is_alone:
             self._host.release(self._query.owner)
         events = tuple(self._events)
@@ -721,6 +725,15 @@ class Session(seams.Session):
             tuple(self._graphs.values()),
             self._reading_s,
         )
+
+    def _forget(self) -> None:
+        """Forget the adapters' followers and listeners: they refer to the session, and keep the user's objects."""
+        with kept_off, self._lock:
+            hearing, self._hearing = self._hearing, []
+            self._follow, self._ended, self._asides = None, lambda asides: None, []
+        for hear in hearing:
+            hear(None)
+        self._outside.close()
 
     def _stop(self) -> None:
         def stop() -> None:
