@@ -40,7 +40,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -159,19 +159,20 @@ class Provider:
         """Record the start of an attempt of the call, the first or a further one."""
         with kept_off, self._lock:
             self._under_way.discard(call)
-            call.company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
-            for other in call.company:
-                other.company.append(call)
+            company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
+            call.company = list(map(weakref.ref, company))
+            for other in company:
+                other.company.append(weakref.ref(call))
             self._under_way.add(call)
 
     def take(self, call: ProviderCall) -> None:
         """Record that the framework's run waits for the call. Running calls with the same waiter are no company."""
         with kept_off, self._lock:
             call.is_taken = True
-            for other in [each for each in call.company if each.is_taken and each in self._under_way]:
-                call.company.remove(other)
-                if call in other.company:
-                    other.company.remove(call)
+            for other in [each for each in call.in_company() if each.is_taken and each in self._under_way]:
+                call.company.remove(weakref.ref(other))
+                if weakref.ref(call) in other.company:
+                    other.company.remove(weakref.ref(call))
 
     def end(self, call: ProviderCall) -> None:
         """Record that the call is no longer running."""
@@ -204,7 +205,8 @@ class ProviderCall:
     """
 
     __slots__ = (
-        "_token", "company", "has_ended", "has_reply", "held", "is_own", "is_taken", "over", "provider", "was_taken",
+        "__weakref__", "_token", "company", "has_ended", "has_reply", "held", "is_own", "is_taken", "over", "provider",
+        "was_taken",
     )  # fmt: skip
 
     def __init__(self, provider: Provider, *, is_own: bool) -> None:
@@ -213,7 +215,7 @@ class ProviderCall:
         self.is_taken = is_own
         self.was_taken = is_own
         self.has_reply = False
-        self.company: list[ProviderCall] = []
+        self.company: list[weakref.ref[ProviderCall]] = []
         self.has_ended = False
         self.over: Future[None] | None = None
         self._token: Token[ProviderCall | None] | None = None
@@ -248,16 +250,21 @@ class ProviderCall:
 
     def wait_for_company(self) -> None:
         """Wait until the requests in company have ended."""
-        if self.company and not _is_on_a_loop():  # the company may need the loop
-            concurrent.futures.wait(self._company_over(), COMPANY_S)
+        over = self._company_over()
+        if over and not _is_on_a_loop():  # the company may need the loop
+            concurrent.futures.wait(over, COMPANY_S)
 
     async def await_company(self) -> None:
         """`wait_for_company` for a coroutine."""
-        if self.company:
-            await asyncio.wait(list(map(asyncio.wrap_future, self._company_over())), timeout=COMPANY_S)
+        if over := self._company_over():
+            await asyncio.wait(list(map(asyncio.wrap_future, over)), timeout=COMPANY_S)
 
     def _company_over(self) -> list[Future[None]]:
-        return [other.provider.over(other) for other in self.company]
+        return [other.provider.over(other) for other in self.in_company()]
+
+    def in_company(self) -> Sequence[ProviderCall]:
+        """Return the requests in company that have not ended, and perhaps some that have."""
+        return [other for reference in self.company if (other := reference()) is not None]
 
 
 def _is_on_a_loop() -> bool:

@@ -36,6 +36,16 @@ from tests.support.fakes import FakeEngine
 GOOD, OUTAGE, BAD = "+", "!", "-"
 
 
+class Leaving:
+    """A call that gives up every slot."""
+
+    def leave(self, reply: Reply) -> bool:
+        return True
+
+
+LEAVING = Leaving()
+
+
 def breaker(*ends: tuple[float, str]) -> Breaker:
     """A breaker that heard of a success and then of these ends, at these times."""
     made = Breaker()
@@ -225,12 +235,12 @@ def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
     with first, second:
         for call in (first, second):
             provider.take(call)
-        assert (first.company, second.company) == ([], [])
+        assert (first.in_company(), second.in_company()) == ([], [])
         with ahead:
-            assert first.company == [ahead]
-    assert second.company == [ahead]
+            assert first.in_company() == [ahead]
+    assert second.in_company() == [ahead]
     provider.take(ahead)  # the others are over: it had been asked beside them, and the original would not have
-    assert ahead.company == [first, second] or ahead.company == [second, first]
+    assert ahead.in_company() in ([first, second], [second, first])
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -268,7 +278,7 @@ def test_a_request_that_is_closed_in_another_context_has_ended() -> None:
         call.__exit__()
     later = ProviderCall(provider, is_own=False)
     provider.begin(later)
-    assert (call.has_ended, later.company) == (True, [])
+    assert (call.has_ended, later.in_company()) == (True, [])
 
 
 def test_an_error_of_a_reply_that_came_stands() -> None:
@@ -306,7 +316,7 @@ def test_company_is_judged_by_the_last_attempt() -> None:
     call, other = (ProviderCall(provider, is_own=False) for _ in range(2))
     with call:
         with other:
-            assert (call.company, other.company) == ([other], [call])
+            assert (call.in_company(), other.in_company()) == ([other], [call])
         call.is_taken = True
         providers.hold_retry()
         assert call.company == []
@@ -503,7 +513,7 @@ def end_ahead(call: Outside, at: providers.Provider, error: BaseException) -> No
 
 def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
     there, elsewhere = providers.Provider(), providers.Provider()
-    call, other = (Outside(lambda reply: True, lambda act: act()) for _ in range(2))
+    call, other = (Outside(LEAVING.leave, lambda act: act()) for _ in range(2))
     end_ahead(call, there, of_status(400))
     assert not call.may_ask(there)
     assert call.may_ask(elsewhere)
@@ -513,7 +523,7 @@ def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() 
 @pytest.mark.cold
 def test_what_waits_for_a_provider_is_asked_after_an_answer_to_any_call() -> None:
     there, asked = providers.Provider(), list[str]()
-    call, other = (Outside(lambda reply: True, lambda act: act()) for _ in range(2))
+    call, other = (Outside(LEAVING.leave, lambda act: act()) for _ in range(2))
     call.when_answered(there, lambda: asked.append("call"))
     assert asked == []
     reply = Reply()
@@ -527,7 +537,7 @@ def test_what_waits_for_a_provider_is_asked_after_an_answer_to_any_call() -> Non
 @pytest.mark.cold
 def test_what_waits_for_a_provider_waits_on_after_an_error() -> None:
     there, asked = providers.Provider(), list[int]()
-    call = Outside(lambda reply: True, lambda act: act())
+    call = Outside(LEAVING.leave, lambda act: act())
     call.when_answered(there, lambda: asked.append(1))
     there.heard(of_status(503), -1e6)
     assert asked == []
@@ -549,14 +559,14 @@ def test_a_provider_that_has_answered_often_still_hears_of_failures() -> None:
 def test_who_comes_to_wait_for_a_provider_that_has_answered_meanwhile_does_not_wait() -> None:
     """The answer may come between the question whether it may be asked and this."""
     asked = list[int]()
-    call = Outside(lambda reply: True, lambda act: act())
+    call = Outside(LEAVING.leave, lambda act: act())
     call.when_answered(providers.provider("there"), lambda: asked.append(1))
     assert asked == [1]
 
 
 @pytest.mark.parametrize("ours", OURS)
 def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
-    there, call = providers.Provider(), Outside(lambda reply: True, lambda act: act())
+    there, call = providers.Provider(), Outside(LEAVING.leave, lambda act: act())
     for _ in range(FEW):
         end_ahead(call, there, ours("of ours"))
     assert call.may_ask(there)
@@ -564,7 +574,7 @@ def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> 
 
 
 def test_what_the_framework_s_run_waits_for_is_noted() -> None:
-    call, reply = Outside(lambda reply: True, lambda act: act()), Reply()
+    call, reply = Outside(LEAVING.leave, lambda act: act()), Reply()
     call.ask(providers.Provider(), reply, is_own=False)
     assert reply.provider_call
     assert not reply.provider_call.is_taken

@@ -154,6 +154,7 @@ class Following:
                 raise
             finally:
                 reading.note(barrier, run.counts.total(), run.skipped)
+                barrier = None  # else the barrier would refer to this frame, which refers to the barrier
 
         asked = itertools.count(1)
 

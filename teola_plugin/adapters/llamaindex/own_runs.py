@@ -110,7 +110,12 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
-        asker = self._asker = self.make_asker(is_async=self.is_async, reports=self._reports, runs_loops=self.runs_loops)
+        own = weakref.ref(self)  # the prediction keeps the run until its end
+
+        def reports(component: Any, method: str, asked: Hashable) -> Any:
+            return None if (run := own()) is None else run._reports(component, method, asked)
+
+        asker = self._asker = self.make_asker(is_async=self.is_async, reports=reports, runs_loops=self.runs_loops)
 
         def program(run: Run) -> None:
             asker.begin()
@@ -123,6 +128,7 @@ class OwnRun:
                 raise
             finally:
                 self.reading.note(barrier, run.counts.total(), run.skipped)
+                barrier = None  # else the barrier would refer to this frame, which refers to the barrier
             self.go_on(run, found)
 
         listener = Listener(lambda: self if self._is_running() else NOWHERE, roots=self.roots)
@@ -159,8 +165,9 @@ class OwnRun:
     def end(self, *, is_failed: bool = False) -> None:
         """End the prediction with the framework's run of the function."""
         self.on_end()
-        if self.prediction is not None:
-            self.prediction.stop()
+        prediction, self.prediction = self.prediction, None  # the prediction refers to this run
+        if prediction is not None:
+            prediction.stop()
 
     def awaits(self, request: Request) -> Reply:
         """Return the reply for a value that only the framework's run has."""

@@ -183,7 +183,7 @@ def _come_past(
         run.used += 1
     passed.fill(run, frame, place)
     run.open = run.behind = passed
-    run.skipped.append(barrier)
+    run.skipped.append(barrier.bare())
     return passed
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 from teola_plugin import providers
@@ -37,16 +39,15 @@ def provider_of(spec: EngineSpec) -> Provider | None:
     return providers.provider(next(key for key in named if key is not None))
 
 
-def _keep(_: Reply) -> bool:
-    return False
-
-
 class Outside:
     """The provider requests of a call. Safe to use from any thread."""
 
     def __init__(self, leave: Callable[[Reply], bool], soon: Callable[[Callable[[], None]], None]) -> None:
-        """`leave` gives up a reply's slot and returns whether it could. `soon` calls a function on another thread."""
-        self._leave = leave
+        """`soon` calls a function on another thread.
+
+        `leave`: a method that gives up a reply's slot and returns whether it could; its object is not kept.
+        """
+        self._leave = weakref.WeakMethod(leave)
         self._soon = soon
         self._lock = threading.RLock()
         self._failed: set[Provider] = set()
@@ -93,10 +94,6 @@ class Outside:
                 self._open.setdefault(provider, {})[reply] = None
         reply.when_ended(lambda: self._ended(provider, reply))
 
-    def close(self) -> None:
-        """Give up no more slots: the call is over."""
-        self._leave = _keep
-
     def alone(self, provider: Provider | None, ended: Callable[[], None]) -> OwnRequest:
         """Return a request of the framework's own run; `ended` is called at its end."""
         return OwnRequest(ProviderCall(provider, is_own=True) if provider else None, self._heard, ended)
@@ -121,7 +118,11 @@ class Outside:
                 self._failed.add(provider)
         provider.heard(error, time.monotonic())
         for other in queued:
-            other.withdraw(lambda other=other: self._leave(other))  # type: ignore[misc]
+            other.withdraw(partial(self._gives_up, other))
+
+    def _gives_up(self, reply: Reply) -> bool:
+        leave = self._leave()
+        return leave is not None and leave(reply)
 
 
 class OwnRequest:

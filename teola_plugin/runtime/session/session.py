@@ -733,7 +733,6 @@ class Session(seams.Session):
             self._follow, self._ended, self._asides = None, lambda asides: None, []
         for hear in hearing:
             hear(None)
-        self._outside.close()
 
     def _stop(self) -> None:
         def stop() -> None:
@@ -863,6 +862,7 @@ class _Inner(Session):
     def close(self) -> Report:
         """Stop the run-ahead; requested items stay in the slots of the call."""
         self._stop()
+        self._forget()
         return Report()
 
     def _subscribe(self) -> None:
