@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,11 @@ from teola_plugin.runtime.session import background
 
 
 @contextmanager
-def late_until(event: threading.Event) -> Iterator[None]:
-    """Let what runs in the background begin only after the event, or after some seconds."""
+def late_until(event: threading.Event, kinds: Sequence[str] = ("begin_reading", "begin")) -> Iterator[None]:
+    """Let what runs in the background begin only after the event, or after some seconds.
+
+    `kinds`: "begin" for components that run early, "begin_reading" for readings.
+    """
 
     def late(begin: Callable[..., Any]) -> Callable[..., Any]:
         def begin_late(work: Callable[[], Any], *more: Any) -> Any:
@@ -27,6 +30,6 @@ def late_until(event: threading.Event) -> Iterator[None]:
         return begin_late
 
     with pytest.MonkeyPatch.context() as patched:
-        for each in ("begin_reading", "begin"):
+        for each in kinds:
             patched.setattr(background, each, late(getattr(background, each)))
         yield

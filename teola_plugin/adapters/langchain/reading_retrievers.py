@@ -199,7 +199,8 @@ def act(
     """Return the result of a component's method, which may be a coroutine function, as a request."""
     is_tool = foreign.is_kind_of(component, BaseTool)
     run.require_unchanged(seen_by=None if is_tool else component)
-    for each in _with_parts(component):
+    parts = _with_parts(component)
+    for each in parts:
         run.require_as_set_before(each)
     is_search = bool(providers) and not is_tool
     exchange = Exchange(run)
@@ -229,8 +230,9 @@ def act(
 
     may_raise = is_tool and _may_refuse(component)
     request = Request(
-        key, spec, "act", None, {}, _own, "any", may_raise, way.source, spec.name, begin, is_async, shares=finds_own
-    )
+        key, spec, "act", None, {}, _own, "any", may_raise, way.source, spec.name,
+        run.begin_as_set_before(begin, parts), is_async, shares=finds_own,
+    )  # fmt: skip
     found = run.ask(request)
     if finds_own:
         found = _kept_as_found(run, found)

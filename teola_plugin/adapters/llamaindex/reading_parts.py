@@ -171,9 +171,14 @@ class Parts:
         elif not may_begin:
             run.begin_beside_unread()
         spec = EngineSpec("python", component, name, provider)
-        act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
+        act: Callable[[], Any] | None = None
+        if may_begin:
+            act = functools.partial(getattr(component, method), *given, **named)
         if judges and act is not None and not is_async:
             act = functools.partial(beside_loops, act)
+        if act is not None:
+            run.require_as_set_before(component)
+            act = run.begin_as_set_before(act, [component])
         op = "act" if may_begin else TOLD
         key, holds = (op, source, method, asked), EvaluationResult if judges else "any"
         may_raise = judges and not never_raises(component, method, given, named)

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
@@ -40,6 +40,9 @@ from teola_plugin.adapters.reader.values import (
     isinstance_of,
     type_name,
 )
+from teola_plugin.errors import Cancelled
+
+T = TypeVar("T")
 
 OPERATIONS = 20_000
 """Operations of one evaluation: some 10 ms. Longer loops are left to the framework's run."""
@@ -644,16 +647,30 @@ class Run(Heap):
         The run may have changed the settings already, before this function was read. A model of the user's may count
         its calls in a field; what a property keeps is no setting. Raises: Renewed, Barrier.
         """
-        own, notes, cls = foreign.own_attributes(component) or {}, self._notes, type(component)
-        of_user = [each for each in foreign.mro_of(cls) if not is_class_of_others(each)]
-        names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
-        for name, value in list(own.items()):
-            if notes is None or name in names or type(foreign.in_mro(cls, name)) is cached_property:
-                continue
-            if notes.is_noted((id(own), name)):
-                self.require_as_noted((id(own), name), component, name, value)
+        if (notes := self._notes) is None:
+            return
+        for place, name, value in _settings_of(component):
+            if notes.is_noted(place):
+                self.require_as_noted(place, component, name, value)
             if notes.is_kept(value) is False and self.changes.changed is not None:
-                self._change((id(own), name), component, f"{name} may have been changed already")
+                self._change(place, component, f"{name} may have been changed already")
+
+    def begin_as_set_before(self, begin: Callable[[], T], components: Sequence[Any]) -> Callable[[], T]:
+        """Return `begin`, which raises Cancelled if a component has other settings by then than before the call."""
+        notes = self._notes
+
+        def is_changed(place: Hashable, component: Any, name: str, value: Any) -> bool:
+            assert notes is not None
+            is_other = notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
+            return is_other or notes.is_kept(value) is False
+
+        def begin_if_as_before() -> T:
+            for component in components:
+                if any(is_changed(place, component, name, value) for place, name, value in _settings_of(component)):
+                    raise Cancelled("a component was changed after this call of it was foreseen")
+            return begin()
+
+        return begin if notes is None else begin_if_as_before
 
     def _note_change(self, what: str) -> None:
         self.changes.number += 1
@@ -928,6 +945,16 @@ class Run(Heap):
         for key in asked:
             if key in self.asks:
                 self.asks[key].is_possible = False
+
+
+def _settings_of(component: Any) -> Iterator[tuple[Hashable, str, Any]]:
+    """Yield the place, the name and the value of each setting of a component, but for fields of a user's class."""
+    own, cls = foreign.own_attributes(component) or {}, type(component)
+    of_user = [each for each in foreign.mro_of(cls) if not is_class_of_others(each)]
+    names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
+    for name, value in list(own.items()):
+        if name not in names and type(foreign.in_mro(cls, name)) is not cached_property:
+            yield (id(own), name), name, value
 
 
 def _is_of_another_round(gate: Hashable, own: Round, site: Hashable) -> bool:

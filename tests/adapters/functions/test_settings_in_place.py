@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -124,6 +125,28 @@ def test_a_late_reading_asks_nothing_again_with_settings_changed_in_place(
         asked.append(Counter(service.requests))
     assert asked[0].total() == 3
     assert asked[1:] == [asked[0]] * 3
+
+
+def test_a_component_that_begins_late_asks_nothing_with_settings_changed_since_it_was_read(service: Service) -> None:
+    ask, put = embeddings(service)
+    changed = threading.Event()
+
+    def answer(text: str) -> Any:
+        found = [ask(f"{text} 1")]
+        with open(os.devnull):
+            put(1)
+        changed.set()
+        time.sleep(0.2)
+        return [*found, ask(f"{text} 2")]
+
+    fast = optimize(answer)
+    for _ in range(2):
+        put(0)
+        changed.clear()
+        service.requests.clear()
+        with late_until(changed, ["begin"]):
+            fast("hives")
+        assert len(service.requests) == 2
 
 
 class Cools(BaseCallbackHandler):
