@@ -182,7 +182,7 @@ class Provider:
         if over and not over.done():
             over.set_result(None)
 
-    def over(self, call: ProviderCall) -> Future[None]:
+    def end_of(self, call: ProviderCall) -> Future[None]:
         """Return a future that is done once the call has ended."""
         with kept_off, self._lock:
             if call.over is None:
@@ -260,7 +260,7 @@ class ProviderCall:
             await asyncio.wait(list(map(asyncio.wrap_future, over)), timeout=COMPANY_S)
 
     def _company_over(self) -> list[Future[None]]:
-        return [other.provider.over(other) for other in self.in_company()]
+        return [other.provider.end_of(other) for other in self.in_company()]
 
     def in_company(self) -> Sequence[ProviderCall]:
         """Return the requests in company that have not ended, and perhaps some that have."""
