@@ -61,6 +61,7 @@ class Worth:
     is_checking: bool = False
     before_s: float = 0.0
     rested_s: float = 0.0
+    was_idle: bool = False
 
     def is_worth(self) -> bool:
         """Whether the present call should run ahead."""
@@ -72,8 +73,12 @@ class Worth:
     def judge(self, report: Report) -> None:
         """Judge a call by its report."""
         took_s = report.ended_s - report.started_s
+        is_idle = _is_idle(report)
         if report.rested:
-            self.rested_s = took_s
+            self.rested_s = 0.0 if is_idle else took_s
+            return
+        was_idle, self.was_idle = self.was_idle, is_idle
+        if is_idle and not was_idle:  # one that only resumes, say, between calls that ask
             return
         least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
         if not report.prefills and report.gained_s < least_s:
@@ -105,3 +110,9 @@ class Worth:
         self.until_check -= 1
         self.is_checking, self.before_s, self.rested_s = self.until_check <= 0, took_s, 0.0
         return False
+
+
+def _is_idle(report: Report) -> bool:
+    """Whether a call has asked for nothing, and nothing was read: it tells nothing about the calls that ask."""
+    asked = report.hits + report.shared + report.misses + report.stale + report.wasted
+    return not (asked or report.prefills or report.reading_s)

@@ -52,6 +52,13 @@ def test_it_rests_after_calls_that_gained_nothing_and_tries_again() -> None:
     assert calls == [True] * PATIENCE_CALLS + [False] * REST_CALLS + [True] + [False] * 2 * REST_CALLS + [True]
 
 
+def test_a_call_that_asks_for_nothing_does_not_count_beside_calls_that_do() -> None:
+    """As where a graph is interrupted, and a second call resumes it."""
+    first, idle = Report(misses=3, ended_s=1.0), Report(ended_s=0.1)
+    assert runs(*[first, idle], *[USEFUL, idle] * 20) == [True] * 42
+    assert not all(runs(*[idle] * 5))
+
+
 def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
     worth = Worth()
     for _ in range(20):
@@ -65,7 +72,7 @@ def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
 
 
 def test_it_rests_sooner_after_calls_without_a_hit() -> None:
-    assert runs(*[replace(USELESS, hits=0)] * 4) == [True, True, False, False]
+    assert runs(*[replace(USELESS, hits=0, misses=3)] * 4) == [True, True, False, False]
 
 
 def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
@@ -89,6 +96,18 @@ def checked(ahead_s: float, at_rest_s: float, *, calls: int, share: float = 0.1)
         took_s = ahead_s if ran[-1] else at_rest_s
         worth.judge(Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1]))
     return ran
+
+
+@CHECKED
+def test_a_call_that_asks_is_not_compared_with_one_that_asks_for_nothing() -> None:
+    worth, ran = Worth(), []
+    for at in range(40):
+        ran.append(worth.is_worth())
+        took_s = 0.1 if at % 2 else 1.0 if ran[-1] else 1.05
+        asks = Report(hits=3, gained_s=0.1 * took_s)
+        worth.judge(replace(Report() if at % 2 else asks, ended_s=took_s, rested=not ran[-1]))
+    assert 4 < sum(not each for each in ran) < 12
+    assert ran[-4:] == [True] * 4
 
 
 @CHECKED

@@ -17,11 +17,13 @@ class SearchClient:
     """A class of clients. Each of its `methods` makes one request to a search engine and returns plain data.
 
     `raises_if_empty`: a search that finds nothing is an error.
+    `telling`: methods that make the request by the first of `methods` and only compute the text of its reply.
     """
 
     name: str
     methods: tuple[str, ...]
     raises_if_empty: bool = False
+    telling: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ CLIENTS: Mapping[str, SearchClient] = {
     _COMMUNITY + "duckduckgo_search": SearchClient(
         "DuckDuckGoSearchAPIWrapper", ("_ddgs_text", "_ddgs_news", "_ddgs_images"), raises_if_empty=True
     ),
-    _COMMUNITY + "google_serper": SearchClient("GoogleSerperAPIWrapper", ("_google_serper_api_results",)),
+    _COMMUNITY + "google_serper": SearchClient(
+        "GoogleSerperAPIWrapper", ("_google_serper_api_results",), telling=("run",)
+    ),
     _COMMUNITY + "brave_search": SearchClient("BraveSearchWrapper", ("_search_request",)),
 }
 """Clients by the modules of their classes."""

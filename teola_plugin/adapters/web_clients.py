@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from teola_plugin.adapters.clients import is_plain_session, send_alone
@@ -62,9 +62,16 @@ def loaded() -> list[type]:
 def searches(held: Any, name: str) -> bool:
     """Whether the method of an object is a search whose reply the framework's run can take."""
     cls = type(held)
-    if not is_client_class(cls) or name not in CLIENTS[foreign.module_of(cls)].methods:
+    if not is_client_class(cls):
         return False
-    return is_replaced_by_us(cls, name) and _settings(held) is not None
+    asked = _asked_by(cls, name)
+    return asked is not None and is_replaced_by_us(cls, asked) and _settings(held) is not None
+
+
+def _asked_by(cls: type, name: str) -> str | None:
+    """Return the name of the search that a method of a client is, or makes."""
+    known = CLIENTS[foreign.module_of(cls)]
+    return name if name in known.methods else known.methods[0] if name in known.telling else None
 
 
 def is_client_class(cls: type) -> bool:
@@ -149,6 +156,8 @@ def searching(
     held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
 ) -> Callee:
     """Return the method of a client for the reader. `apart` runs a search beside the call."""
+    if name in CLIENTS[foreign.module_of(type(held))].telling:
+        return _telling(held, name, source_of, apart)
 
     def search(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
         exchange, source = Exchange(run), source_of(type(held))
@@ -177,6 +186,76 @@ def searching(
         return found
 
     return Callee(search, name)
+
+
+def _telling(
+    held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
+) -> Callee:
+    """Return a method for the reader that makes one search and computes the text of its reply, which it may refuse.
+
+    The text counts as a part of the reply, as what a parser makes of a model's does.
+    """
+    cls: Any = type(held)
+
+    def tell(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        exchange, source = Exchange(run), source_of(cls)
+        settings, own = _settings(held), copy.deepcopy(dict(foreign.own_attributes(held) or {}))
+        run.require_settings_kept(held, settings)
+        try:
+            given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+        except Undecided:
+            return unknown_from(run, [list(args), dict(kwargs)], "text", is_safe=False, more=frozenset([source]))
+        key = ("search", name, value_key((settings, given, named)))
+        if not is_comparable(key[-1]):
+            raise Barrier(f"what {type_name(cls)} is asked cannot be compared")
+
+        def told(search: Callable[..., Any]) -> Any:
+            return vars(cls)[name](_Like(cls, own, _asked_by(cls, name), search), *given, **named)
+
+        def search(*args: Any, **kwargs: Any) -> Any:
+            if settings is None or _settings(held) != settings:
+                raise Cancelled("the client was changed after this search was foreseen")
+            raise _Found(getattr(held, _asked_by(cls, name) or "")(*args, **kwargs))
+
+        def early() -> Any:
+            try:
+                told(search)
+            except _Found as e:
+                return e.args[0]
+            raise Cancelled("the client made no search")
+
+        def begin() -> Any:
+            return apart(early)
+
+        def text(reply: Any) -> Any:
+            return told(lambda *args, **kwargs: copy.deepcopy(reply))
+
+        found = run.ask(Request(key, _spec_of(held), "act", None, {}, text, "text", True, source, name, begin))
+        if isinstance_of(found, Unknown) and not _is_sent(name, given, named):
+            run.raises()
+        return found
+
+    return Callee(tell, name)
+
+
+class _Found(BaseException):
+    """The reply to a search, on its way past the code that computes its text."""
+
+
+class _Like:
+    """A client as it was, whose search is another function."""
+
+    def __init__(self, cls: Any, own: dict[str, Any], name: str | None, search: Callable[..., Any]) -> None:
+        self._held = cls, own
+        self._search = name, search
+
+    def __getattr__(self, name: str) -> Any:
+        cls, own = self._held
+        searched, search = self._search
+        if name == searched:
+            return search
+        found = own[name] if name in own else foreign.in_mro(cls, name)
+        return MethodType(found, self) if type(found) is FunctionType and name not in own else found
 
 
 def _own(value: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
@@ -12,9 +14,9 @@ import pytest
 import requests
 from ddgs.ddgs import DDGS
 from langchain_community.tools import DuckDuckGoSearchRun
-from langchain_community.utilities import DuckDuckGoSearchAPIWrapper
+from langchain_community.utilities import DuckDuckGoSearchAPIWrapper, GoogleSerperAPIWrapper
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
+from langchain_core.tools import Tool, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
@@ -286,6 +288,107 @@ def test_behind_a_search_that_raises_if_it_finds_nothing_no_other_is_certain(mon
     search = DuckDuckGoSearchRun()
     assert read(lambda query: [search.run(query), search.run("b")], "a").certain[0] == [True, False]
     assert not read(lambda query: DuckDuckGoSearchRun().run(query), "a").stopped
+
+
+class _Told:
+    """What the search engine of `GoogleSerperAPIWrapper` replies."""
+
+    def __init__(self, reply: Any) -> None:
+        self._reply = reply
+
+    def raise_for_status(self) -> None:
+        pass
+
+    def json(self) -> Any:
+        return self._reply
+
+
+def _serper(monkeypatch: pytest.MonkeyPatch, reply: Callable[[str], Any]) -> GoogleSerperAPIWrapper:
+    monkeypatch.setattr(requests, "post", lambda url, headers, params: _Told(reply(params["q"])))
+    wrapper = GoogleSerperAPIWrapper(serper_api_key="none", k=2)
+    web_clients.instrument_loaded()
+    return wrapper
+
+
+def _snippets(query: str) -> Any:
+    return {"organic": [{"snippet": f"<{query}{n}>"} for n in range(3)]}
+
+
+def test_searches_whose_text_the_client_computes_are_asked_as_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of `run` may find a reply without results, as a parser may a reply that is no JSON."""
+    wrapper = _serper(monkeypatch, _snippets)
+
+    def find(queries: list[str]) -> dict[str, str]:
+        results = {}
+        for query in queries:
+            results[query] = wrapper.run(query)
+        return results
+
+    found = read(find, ["a", "b", "c"])
+    assert found.certain == [[True, True, True]]
+    assert found.value == find(["a", "b", "c"]) == {each: f"<{each}0> <{each}1>" for each in "abc"}
+
+
+def test_behind_a_text_that_the_client_may_not_compute_another_search_is_not_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrapper = _serper(monkeypatch, _snippets)
+    found = read(lambda query: wrapper.run(query) + wrapper.run("b" + query), "a")
+    assert found.certain[0][0]
+    assert not all(found.certain[0])
+    assert found.value == "<a0> <a1><ba0> <ba1>"
+
+
+def test_a_reply_from_which_the_client_computes_no_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = _serper(monkeypatch, lambda query: {} if query == "b" else _snippets(query))
+
+    def find(queries: list[str]) -> list[str]:
+        found = []
+        for query in queries:
+            try:
+                found.append(wrapper.run(query))
+            except Exception as e:
+                found.append(f"none: {e!r}")
+        return found
+
+    fast = optimize(find)
+    for _ in range(2):
+        assert fast(["a", "b", "c"]) == ["<a0> <a1>", "none: KeyError('organic')", "<c0> <c1>"]
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+@pytest.mark.parametrize("as_tool", [True, False], ids=["as a tool", "as it is"])
+def test_what_a_client_computes_the_run_takes(service: Service, monkeypatch: pytest.MonkeyPatch, as_tool: bool) -> None:
+    """All searches are under way before the first is answered, and each is made once."""
+    asked: list[str] = []
+    is_last = threading.Event()
+    wrapper = _serper(monkeypatch, lambda query: _waiting(asked, is_last, query))
+    search = Tool(name="search", func=wrapper.run, description="searches")
+    find = search.invoke if as_tool else wrapper.run
+    app = app_of(service, lambda query: {"results": [{"content": find(query)}]})
+    is_last.set()
+    plain = app.invoke({})
+    fast = optimize(app)
+    assert fast.invoke({}) == plain
+    first, asked[:] = Counter(asked), []
+    is_last.clear()
+    assert fast.invoke({}) == plain
+    assert Counter(asked) + Counter(asked) == first
+
+
+def _waiting(asked: list[str], is_last: threading.Event, query: str) -> Any:
+    asked.append(query)
+    if len(asked) == 3:
+        is_last.set()
+    assert is_last.wait(5)
+    return _snippets(query)
+
+
+def test_a_method_of_a_base_class_is_not_taken_for_the_object_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = _serper(monkeypatch, _snippets)
+    other = types.MethodType(lambda self, query: "other " + query, wrapper)
+    other.__func__.__name__ = "run"
+    assert read(lambda query: other(query), "a").value == "other a"
 
 
 @pytest.mark.parametrize("certain", [True, False])

@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -24,7 +24,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from teola_plugin.adapters import chroma, leaf, search_classes
+from teola_plugin.adapters import chroma, leaf, search_classes, web_clients
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
@@ -35,6 +35,7 @@ from teola_plugin.adapters.methods import are_installed
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calls import is_own_method
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import are_published
 from teola_plugin.adapters.reader.foreign import MISSING
@@ -493,6 +494,24 @@ def has_clean_arguments(tool: Any) -> bool:
     return foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_schema(schema)
 
 
+def _has_plain_schema(tool: Any) -> bool:
+    return type(tool) is StructuredTool and has_clean_arguments(tool) and _may_be_left_out(tool)
+
+
+def _takes_text(tool: Any, function: Any, value: Any) -> bool:
+    """Whether a tool of one argument gets a text, which it gives to its function as it is."""
+    is_text = type(value) in (str, Unknown)
+    is_simple = type(tool) is Tool and tool.args_schema is None and is_text
+    return is_simple and "callbacks" not in inspect.signature(function).parameters
+
+
+def _is_known_function(function: Any) -> TypeGuard[Callable[..., Any]]:
+    """Whether the function is one of Python, or a search of a published client."""
+    if type(function) is types.MethodType:
+        return is_own_method(function) and web_clients.searches(function.__self__, function.__func__.__name__)
+    return type(function) is types.FunctionType
+
+
 def _may_be_left_out(tool: Any) -> bool:
     """Whether the arguments that no model gives to a tool, if any, have defaults."""
     fields = tool.args_schema.model_fields
@@ -504,9 +523,9 @@ def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     function = tool.coroutine if way.is_async and getattr(tool, "coroutine", None) else getattr(tool, "func", None)
     is_call = type(value) is dict and value.get("type") == "tool_call"
     is_simple = tool.response_format == "content" and tool.callbacks is None and not tool.return_direct
-    if type(tool) is not StructuredTool or type(function) is not types.FunctionType or is_call or not is_simple:
+    if type(tool) not in (StructuredTool, Tool) or not _is_known_function(function) or is_call or not is_simple:
         raise Barrier(f"it uses the tool {tool.name!r}", "declare that it only reads: @reads(...)")
-    if not has_clean_arguments(tool) or _get_runnable_config_param(function) or not _may_be_left_out(tool):
+    if _get_runnable_config_param(function) or not (_takes_text(tool, function, value) or _has_plain_schema(tool)):
         raise Barrier(f"it uses the tool {tool.name!r}, whose arguments are not plain")
     exchange = Exchange(run)
     given = exchange.out(value)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.adapters.reader import caches, calling, classes, natives, operators, taking
+from teola_plugin.adapters.reader import caches, calling, classes, foreign, natives, operators, taking
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import is_one_of
@@ -208,8 +208,13 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             run.behind.require_lasting(original_of(held))
         return _call_function(run, original_of(held), args, kwargs, is_direct=is_direct)
     if kind is types.MethodType:
+        owner = run.load(held.__self__)
+        if type(owner) is Opaque and is_own_method(held):
+            found = run.asker.attribute(run, owner, held.__func__.__name__)
+            if found is not NOT_MINE:  # what the adapter knows as a whole
+                return call(run, found, args, kwargs)
         run.is_direct = is_direct
-        return call(run, run.load(held.__func__), (run.load(held.__self__), *args), kwargs)
+        return call(run, run.load(held.__func__), (owner, *args), kwargs)
     if kind is functools.partial:
         given = {name: run.load(value) for name, value in held.keywords.items()}
         return call(run, run.load(held.func), (*map(run.load, held.args), *args), {**given, **kwargs})
@@ -218,6 +223,14 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if classes.is_class(held):
         return classes.construct(run, callee, args, kwargs)
     return classes.call_object(run, callee, args, kwargs)
+
+
+def is_own_method(held: types.MethodType) -> bool:
+    """Whether a bound method is what its object has under the function's name."""
+    owner, function = held.__self__, held.__func__
+    name = function.__name__ if type(function) is types.FunctionType else ""
+    own = foreign.own_attributes(owner)
+    return own is not None and name not in own and foreign.in_mro(type(owner), name) is function
 
 
 calling.install(call)

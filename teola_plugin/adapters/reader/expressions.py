@@ -397,6 +397,8 @@ class Expressions:
         return made
 
     def _attribute(self, node: ast.Attribute) -> Evaluate:
+        if (inner := _of_class(node)) is not None:
+            return self._name_of_class(inner, node.attr)
         owner, name = self.expression(node.value), node.attr
         asked = self.expression(called.func) if (called := _type_call(node)) else None
 
@@ -406,6 +408,24 @@ class Expressions:
             if asked and type(held) is Unknown and type(function := asked(frame)) is Opaque and function.held is type:
                 return run.unknown(held, holds="text", is_safe=True)
             try:
+                return classes.attribute(run, held, name)
+            except Undecided:
+                return run.unknown(held)
+
+        return attribute
+
+    def _name_of_class(self, inner: ast.expr, name: str) -> Evaluate:
+        """Compile `x.__class__.__name__`, which is some text of a text `x`: see `instances.type_of`."""
+        owner = self.expression(inner)
+
+        def attribute(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            value = held = owner(frame)
+            is_text = type(value) is str or (type(value) is Unknown and value.holds == "text")
+            try:
+                held = classes.attribute(run, value, "__class__")
+                if is_text and type(held) is Unknown:
+                    return run.unknown(held, holds="text", is_safe=True)
                 return classes.attribute(run, held, name)
             except Undecided:
                 return run.unknown(held)
@@ -824,6 +844,13 @@ def _type_call(node: ast.Attribute) -> ast.Call | None:
     """Return what may be the call in `type(x).__name__`."""
     is_name = node.attr in ("__name__", "__qualname__")
     return node.value if is_name and isinstance(node.value, ast.Call) and len(node.value.args) == 1 else None
+
+
+def _of_class(node: ast.Attribute) -> ast.expr | None:
+    """Return the object in `x.__class__.__name__`."""
+    owner = node.value
+    is_name = node.attr in ("__name__", "__qualname__")
+    return owner.value if is_name and isinstance(owner, ast.Attribute) and owner.attr == "__class__" else None
 
 
 def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> bool:

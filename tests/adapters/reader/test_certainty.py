@@ -884,6 +884,22 @@ def test_a_stream_of_ones_own_may_raise_as_an_error_is_printed(monkeypatch: pyte
     assert read(by_the_traceback, Model(lambda question, number: "y")).certain == ["a"]
 
 
+def shows_the_classes_of_texts(m: Any) -> Any:
+    def noted(*args: Any) -> str:
+        return args[0].__class__.__name__ if args and hasattr(args[0], "__class__") else "none"
+
+    said = m.ask(noted("text"))
+    m.ask([noted(said), noted("text"), noted(3), noted(m)])
+
+
+def test_the_name_of_a_text_s_class_is_a_text() -> None:
+    """A text may be of a class of LangChain's, which has a name as well."""
+    found = read(shows_the_classes_of_texts, Model(lambda question, number: "y"))
+    assert found.barrier is None
+    asked = read(lambda m: [m.ask("a" + "x".__class__.__name__), m.ask("b")], Model(lambda question, number: "y"))
+    assert asked.certain == ["b"] or asked.certain == ["astr", "b"]
+
+
 # --- any and all -----------------------------------------------------------------------------------------------------
 
 
