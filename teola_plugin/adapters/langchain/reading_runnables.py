@@ -52,6 +52,7 @@ from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import NOWHERE, Run
@@ -146,7 +147,8 @@ def run_batch(
     works = [partial(run_component, run, component, value, way) for value, way in zip(values, ways, strict=True)]
     if returns_errors:
         return _begun_together(run, [partial(_value_or_error, work) for work in works], len(works))
-    return _begun_together(run, works, 1 if ways and ways[0].is_async else _WORKERS)
+    is_async = bool(ways) and ways[0].is_async
+    return _begun_together(run, works, 1 if is_async else _WORKERS, are_cancelled=is_async)
 
 
 def _value_or_error(work: Callable[[], Any]) -> Any:
@@ -175,8 +177,22 @@ def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way],
     return list(found.values())
 
 
-def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> list[Any]:
-    """Return the results of several works; the first `most` begin regardless of errors in the others."""
+def _begun_together(
+    run: Run, works: Sequence[Callable[[], Any]], most: int, *, are_cancelled: bool = False
+) -> list[Any]:
+    """Return the results of several works; the first `most` begin regardless of errors in the others.
+
+    `are_cancelled`: an error in one of them may end the others at their next request.
+    """
+    companions = Companions(run)
+    try:
+        return _all_begun(run, works, most, companions)
+    finally:
+        if are_cancelled:
+            companions.hold_back()
+
+
+def _all_begun(run: Run, works: Sequence[Callable[[], Any]], most: int, companions: Companions) -> list[Any]:
     before = after = run.gates
     made: list[Any] = []
     raised: BaseException | None = None
@@ -187,7 +203,7 @@ def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> 
         elif raised is not None:
             break
         try:
-            with run.together(len(works)):
+            with run.together(len(works)), companions.one():
                 made.append(work())
         except (Exception, Barrier, Stalled) as e:
             if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
@@ -295,7 +311,7 @@ def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
 def _side_by_side(run: Run, steps: Mapping[str, Any], value: Any, way: Way) -> dict[str, Any]:
     """Return the result of each component for one input: all begin, regardless of errors."""
     works = [partial(run_component, run, step, value, way) for step in steps.values()]
-    return dict(zip(steps, _begun_together(run, works, len(works)), strict=True))
+    return dict(zip(steps, _begun_together(run, works, len(works), are_cancelled=way.is_async), strict=True))
 
 
 def _assign(run: Run, component: Any, value: Any, way: Way) -> Any:

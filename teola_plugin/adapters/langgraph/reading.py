@@ -30,6 +30,7 @@ from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Ta
 from teola_plugin.adapters.langgraph.writes import KEPT, ROOT, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.prediction import may_be_asked
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import (
@@ -93,6 +94,14 @@ class GraphReader:
 
     def superstep(self, run: Run, front: Front, way: Way) -> Front:
         """Return the front after the nodes of `front` have run. Raises: Stalled, Barrier, errors of a node."""
+        companions = Companions(run)
+        try:
+            return self._superstep(run, front, way, companions)
+        finally:
+            if way.is_async:
+                companions.hold_back()
+
+    def _superstep(self, run: Run, front: Front, way: Way, companions: Companions) -> Front:
         updates: list[Update] = []
         before, ended = run.gates, run.gates
         blocked: BaseException | None = None
@@ -107,7 +116,7 @@ class GraphReader:
             run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
             marked = run.leaves
             try:
-                with run.together(len(front.tasks)):
+                with run.together(len(front.tasks)), companions.one(is_cancelled=not self._is_on_thread(task)):
                     updates += self._noted(run, task, front, way, led)
             except (Barrier, Stalled, Undecided) as e:
                 run.drop_leaves(marked)
@@ -121,6 +130,11 @@ class GraphReader:
             finally:
                 blocked = None  # else the error would refer to this frame, which refers to the error
         return self._next(front, applied(run, self.graph, front.state, updates), updates, led)
+
+    def _is_on_thread(self, task: Task) -> bool:
+        """Whether an asynchronous run calls a task's function on a thread, which goes on when the task is cancelled."""
+        component = self.graph.nodes[task.name].bound if task.name in self.graph.nodes else None
+        return type(component) is RunnableCallable and (component.afunc is None or _is_in_executor(component.afunc))
 
     def _next(self, front: Front, state: Mapping[str, Any], updates: list[Update], led: _Led) -> Front:
         for key, channel in self.graph.channels.items():

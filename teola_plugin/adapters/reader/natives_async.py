@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.table import known, register, require_no_wait
 from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Stalled, Undecided, Unknown
 
@@ -50,7 +51,7 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         run.tasks = [each for each in run.tasks if not _is_among(each, parts)]
         if run.tasks:
             raise Barrier("a task runs beside what it awaits")
-        found, errors = evaluated_beside(run, parts)
+        found, errors = evaluated_beside(run, parts, returns_errors=back)
         if errors and not back:
             if len({type(e) for e in errors}) > 1:
                 raise Barrier("it gathers coroutines of which several raise")
@@ -60,12 +61,24 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return once(Pending(force, is_of_tasks=True))
 
 
-def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], list[Exception]]:
+def evaluated_beside(
+    run: Any, parts: Sequence[Pending], *, returns_errors: bool = False
+) -> tuple[list[Any], list[Exception]]:
     """Evaluate coroutines that run beside each other, each to its end. Returns the values or errors, and the errors.
 
-    Raises: Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by
-    then is not known, so no request found in the coroutines is certain.
+    `returns_errors`: an error does not end the function that waits for the coroutines, and with it the others. Raises:
+    Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by then is
+    not known, so no request found in the coroutines is certain.
     """
+    companions = Companions(run)
+    try:
+        return _evaluated(run, parts, companions)
+    finally:
+        if not returns_errors:
+            companions.hold_back()
+
+
+def _evaluated(run: Any, parts: Sequence[Pending], companions: Companions) -> tuple[list[Any], list[Exception]]:
     found, errors, stopped = list[Any](), list[Exception](), None
     before = after = run.gates
     known_before = set(run.asks)
@@ -76,7 +89,8 @@ def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], lis
         run.is_beside, run.mark = around or len(parts) > 1, mark
         with run.noting() as changed, run.together(len(parts)):
             try:
-                found.append(part.force())
+                with companions.one():
+                    found.append(part.force())
             except Exception as e:  # of the program that is read: the rest goes on
                 found.append(e)
                 errors.append(e)

@@ -1,0 +1,157 @@
+"""Functions beside each other on an event loop: where one raises, the others are cancelled and ask nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+
+from teola_plugin import optimize
+from tests.adapters.test_late_readings import hosted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
+
+
+class State(TypedDict, total=False):
+    one: int
+    two: str
+
+
+Checks = Callable[[str], Any]
+"""What the first function does with its reply."""
+
+
+class Two:
+    """Two functions: the first asks, and checks the reply; the second asks twice, and its first reply takes long."""
+
+    def __init__(self, llm: ChatOpenAI, checks: Checks) -> None:
+        self.llm = llm
+        self.checks = checks
+
+    async def one(self, _: Any) -> Any:
+        return {"one": self.checks(str((await self.llm.ainvoke("first")).content))}
+
+    async def two(self, _: Any) -> Any:
+        said = (await self.llm.ainvoke("slow")).content
+        return {"two": f"{said} {(await self.llm.ainvoke('behind')).content}"}
+
+
+def nodes(llm: ChatOpenAI, checks: Checks) -> Any:
+    both = Two(llm, checks)
+    builder = StateGraph(State)
+    for name, node in (("b", both.one), ("a", both.two)):
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+        builder.add_edge(name, END)
+    return builder.compile()
+
+
+def sends(llm: ChatOpenAI, checks: Checks) -> Any:
+    both = Two(llm, checks)
+
+    async def node(state: Any) -> Any:
+        return await (both.one(state) if state["is_first"] else both.two(state))
+
+    builder = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_conditional_edges(START, lambda _: [Send("node", {"is_first": each}) for each in (False, True)])
+    return builder.compile()
+
+
+def gathered(llm: ChatOpenAI, checks: Checks) -> Any:
+    both = Two(llm, checks)
+
+    async def node(_: Any) -> Any:
+        second, first = await asyncio.gather(both.two({}), both.one({}))
+        return {"one": first["one"], "two": second["two"]}
+
+    return StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+
+
+def tasks(llm: ChatOpenAI, checks: Checks) -> Any:
+    both = Two(llm, checks)
+
+    async def node(_: Any) -> Any:
+        first, second = asyncio.create_task(both.one({})), asyncio.create_task(both.two({}))
+        return {"one": (await first)["one"], "two": (await second)["two"]}
+
+    return StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+
+
+def parallel(llm: ChatOpenAI, checks: Checks) -> Any:
+    both = Two(llm, checks)
+    beside = RunnableParallel(two=RunnableLambda(both.two), one=RunnableLambda(both.one))
+
+    async def node(_: Any) -> Any:
+        found = await beside.ainvoke({})
+        return {"one": found["one"]["one"], "two": found["two"]["two"]}
+
+    return StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+
+
+FORMS = [nodes, sends, gathered, tasks, parallel]
+
+
+def invoked(app: Any) -> Any:
+    return asyncio.run(app.ainvoke({}))
+
+
+def tried(app: Any) -> str:
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        invoked(app)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_an_error_beside_it_prevents_is_not_asked(form: Any, service: Service) -> None:
+    service.holds, service.awaits = "slow", "behind"
+    app = form(hosted(service), int)
+    with counted(service) as original:
+        expected = tried(app)
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as made:
+            assert tried(fast) == expected
+        assert made == original
+        assert not any("behind" in asked for asked in made)
+
+
+@pytest.mark.parametrize("checks", [int, str])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_no_error_prevents_is_asked_once_that_is_known(form: Any, checks: Checks, service: Service) -> None:
+    service.says = "7"
+    asked_side_by_side(service, form(hosted(service), checks), "slow", "behind", invoked)
+
+
+def test_an_error_that_stands_before_all_requests_prevents_them(service: Service) -> None:
+    both = Two(hosted(service), str)
+
+    async def refuses(state: Any) -> Any:
+        raise ValueError("invalid literal")
+
+    builder = StateGraph(State)
+    for name, node in (("a", both.two), ("b", refuses)):
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+    app = builder.compile()
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as made:
+            tried(fast)
+        assert not any("behind" in asked for asked in made)
+
+
+def test_an_error_that_is_returned_prevents_nothing(service: Service) -> None:
+    both = Two(hosted(service), int)
+
+    async def node(_: Any) -> Any:
+        second, first = await asyncio.gather(both.two({}), both.one({}), return_exceptions=True)
+        return {"one": type(first).__name__, "two": second["two"]}  # type: ignore[index]
+
+    app = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
+    asked_side_by_side(service, app, "slow", "behind", invoked)
