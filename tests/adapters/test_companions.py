@@ -11,8 +11,10 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
 from teola_plugin import optimize
+from tests.adapters.llamaindex.test_llamaindex_hosted import chat
 from tests.adapters.test_late_readings import hosted
 from tests.support.hosted_service import Service, asked_side_by_side, counted
 
@@ -155,3 +157,99 @@ def test_an_error_that_is_returned_prevents_nothing(service: Service) -> None:
 
     app = StateGraph(State).add_node("node", node).add_edge(START, "node").compile()
     asked_side_by_side(service, app, "slow", "behind", invoked)
+
+
+class First(Event):
+    pass
+
+
+class Second(Event):
+    pass
+
+
+class Part(Event):
+    is_first: bool
+
+
+class Said(Event):
+    said: str
+
+
+class Steps(Workflow):
+    """As `Two`: two steps."""
+
+    def __init__(self, llm: Any, checks: Checks) -> None:
+        super().__init__(timeout=20)
+        self.llm = llm
+        self.checks = checks
+
+    @step
+    async def start(self, ctx: Context, ev: StartEvent) -> First | Second | None:
+        ctx.send_event(Second())
+        ctx.send_event(First())
+        return None
+
+    @step
+    async def one(self, ev: First) -> Said:
+        return Said(said=str(self.checks((await self.llm.acomplete("first")).text)))
+
+    @step
+    async def two(self, ev: Second) -> Said:
+        said = (await self.llm.acomplete("slow")).text
+        return Said(said=f"{said} {(await self.llm.acomplete('behind')).text}")
+
+    @step
+    async def join(self, ctx: Context, ev: Said) -> StopEvent | None:
+        found = ctx.collect_events(ev, [Said, Said])
+        return StopEvent(result=sorted(each.said for each in found)) if found else None
+
+
+class Fan(Workflow):
+    """As `Two`: one step, for two events."""
+
+    def __init__(self, llm: Any, checks: Checks) -> None:
+        super().__init__(timeout=20)
+        self.llm = llm
+        self.checks = checks
+
+    @step
+    async def start(self, ctx: Context, ev: StartEvent) -> Part | None:
+        ctx.send_event(Part(is_first=False))
+        ctx.send_event(Part(is_first=True))
+        return None
+
+    @step(num_workers=2)
+    async def each(self, ev: Part) -> Said:
+        if ev.is_first:
+            return Said(said=str(self.checks((await self.llm.acomplete("first")).text)))
+        said = (await self.llm.acomplete("slow")).text
+        return Said(said=f"{said} {(await self.llm.acomplete('behind')).text}")
+
+    @step
+    async def join(self, ctx: Context, ev: Said) -> StopEvent | None:
+        found = ctx.collect_events(ev, [Said, Said])
+        return StopEvent(result=sorted(each.said for each in found)) if found else None
+
+
+async def ran(app: Any) -> Any:
+    return await app.run()
+
+
+@pytest.mark.parametrize("workflow", [Steps, Fan])
+def test_what_an_error_of_another_step_prevents_is_not_asked(workflow: Any, service: Service) -> None:
+    service.holds, service.awaits = "slow", "behind"
+    app = workflow(chat(service), int)
+    with counted(service) as original, pytest.raises(ValueError, match="invalid literal"):
+        asyncio.run(ran(app))
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as made, pytest.raises(ValueError, match="invalid literal"):
+            asyncio.run(ran(fast))
+        assert made == original
+        assert not any("behind" in asked for asked in made)
+
+
+@pytest.mark.parametrize("checks", [int, str])
+def test_what_no_error_of_another_event_prevents_is_asked_once_that_is_known(checks: Checks, service: Service) -> None:
+    service.says = "7"
+    asked_side_by_side(service, Fan(chat(service), checks), "slow", "behind", lambda app: asyncio.run(ran(app)))

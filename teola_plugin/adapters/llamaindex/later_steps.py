@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
 )
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Opaque, Pending, Stalled, Undecided
 
@@ -98,10 +99,13 @@ class LaterSteps:
         self.begun[name] += 1
         return self.begun[name] <= self.reached[name]
 
-    def read(self, run: Run, value: Any, context: StepContext, buffers: Any, others: Sequence[tuple[str, Any]]) -> None:
+    def read(
+        self, run: Run, value: Any, context: StepContext, buffers: Any, others: Sequence[tuple[str, Any]],
+        companions: Companions,
+    ) -> None:  # fmt: skip
         """Read the steps beside the first step (`others`), or behind the first step, which has returned a `value`."""
         self.has_come = True
-        self.reached = _Reading(self, run, context, buffers, others).go_on(value)
+        self.reached = _Reading(self, run, context, buffers, others, companions).go_on(value)
 
 
 @dataclass(eq=False)
@@ -144,9 +148,12 @@ class StepRun(OwnRun):
 
     def go_on(self, run: Run, found: Any) -> None:
         """Read the later steps."""
-        value, context, buffers, others = found
+        value, context, buffers, others, companions = found
         if self.later is not None and not (run.skipped or run.used or run.has_changed_given):
-            self.later.read(run, value, context, buffers, others)
+            self.later.read(run, value, context, buffers, others, companions)
+        elif others:
+            companions.add_unread()
+            companions.hold_back()
 
     # --- the runs of later steps -------------------------------------------------------------------------------------
 
@@ -231,14 +238,19 @@ class StepRun(OwnRun):
 
 @dataclass(eq=False)
 class _Reading:
-    """One evaluation. `reached`: see `LaterSteps`; `open`: how many readings of a step wait for replies."""
+    """One evaluation. `reached`: see `LaterSteps`; `open`: how many readings of a step wait for replies.
+
+    `companions`: the first step, and the steps beside the first one; `is_whole`: each step beside others is read.
+    """
 
     later: LaterSteps
     run: Run
     context: StepContext
     buffers: Mapping[str, Mapping[str, Sequence[Any]]]
     others: Sequence[tuple[str, Any]]
+    companions: Companions
     reached: Counter[str] = field(default_factory=Counter)
+    is_whole: bool = False
     contexts: list[StepContext] = field(default_factory=list)
     open: Counter[str] = field(default_factory=Counter)
 
@@ -251,29 +263,48 @@ class _Reading:
     def _go_on(self, events: list[Any]) -> None:
         if self.others:
             self.open[self.later.name] += bool(self.run.asks)
-            if not any(map(self._may_end, self.later.begins.ended)):
-                self._fan(self.others, events, [self.later.name, *self.later.begins.queued])
+            with self._held_back(self.companions):
+                if not any(map(self._may_end, self.later.begins.ended)):
+                    self._fan(self.others, events, self.companions, [self.later.name, *self.later.begins.queued])
             return
         while len(following := [(name, each) for each in events for name in self._acceptors(each)]) == 1:
             events = self._read(*following[0])
-        self._fan(following, [])
+        companions = Companions(self.run)
+        with self._held_back(companions):
+            self._fan(following, [], companions)
 
-    def _fan(self, following: Sequence[tuple[str, Any]], events: list[Any], beside: Sequence[str] = ()) -> None:
+    @contextlib.contextmanager
+    def _held_back(self, companions: Companions) -> Iterator[None]:
+        """Let the steps beside each other that are read inside the context wait for each other."""
+        try:
+            yield
+        finally:
+            if not self.is_whole:
+                companions.add_unread()
+            companions.hold_back()
+
+    def _fan(
+        self, following: Sequence[tuple[str, Any]], events: list[Any], companions: Companions,
+        beside: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Read steps which begin in any order, and what follows each step; `events`: of the steps `beside`."""
         if not all(map(self._may_run_beside, {*beside, *(name for name, _ in following)})):
             return
-        self._drain(events)
+        with companions.one():
+            self._drain(events)
         run, own = self.run, {self.later.name: self._of_replies()} if beside else {}
         for name, event in following:
             if self.open[name] >= self._config(name).num_workers:
                 return
             asked, mine = len(run.asks), own.get(name, NO_SOURCES)
             run.gates -= mine  # the runs of one step are like the rounds of one loop, see `asking.Ask`
-            events = self._read(name, event, is_beside=True)
-            own[name] = mine | self._of_replies()
-            run.gates |= mine
-            self.open[name] += len(run.asks) > asked
-            self._drain(events)
+            with companions.one():
+                events = self._read(name, event, is_beside=True)
+                own[name] = mine | self._of_replies()
+                run.gates |= mine
+                self.open[name] += len(run.asks) > asked
+                self._drain(events)
+        self.is_whole = not self.later.begins.queued
 
     def _of_replies(self) -> frozenset[Hashable]:
         """Return the gates that stand for replies which a step may not be able to read."""

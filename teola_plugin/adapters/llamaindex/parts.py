@@ -33,9 +33,11 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
     buffers_of_step,
     may_write,
     running,
+    runs_beside,
     state_of,
 )
 from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Opaque
@@ -242,6 +244,8 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
     is_async = inspect.iscoroutinefunction(function)
     others = [*later.others] if later is not None else []
     buffers = {**(later.begins.buffers if later is not None else {}), name: buffers_of_step()}
+    event = given.get(vars(function)["_step_config"].event_name)
+    is_beside_unread = later is None and runs_beside(name, event)
 
     def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
         values, state, buffers, others = copies
@@ -254,12 +258,21 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
             return steps.is_whole and own.is_steady() and (name in steps.undisturbed or not waits)
 
         context = StepContext(state, is_checked, buffers.get(name, {}), is_steady, is_async)
-        value = read_step(run, steps, name, {**values, **dict.fromkeys(contexts, Opaque(context, is_own=True))})
-        return value, context, buffers, others
+        companions, is_read = Companions(run), False
+        try:
+            with companions.one():
+                values = {**values, **dict.fromkeys(contexts, Opaque(context, is_own=True))}
+                value = read_step(run, steps, name, values)
+            is_read = True
+        finally:
+            if is_beside_unread or context.sent or (others and not is_read):
+                companions.add_unread()
+                companions.hold_back()
+        return value, context, buffers, others, companions
 
     own = StepRun(
         program, [given, state, buffers, others], steps.readings[name], is_async, writes=may_write(function), step=name,
-        event=given.get(vars(function)["_step_config"].event_name), later=later, workflow=workflow,
+        event=event, later=later, workflow=workflow,
         roots=[steps.workflow, *steps.functions.values()],
     )  # fmt: skip
     return own

@@ -289,6 +289,16 @@ def beginning(name: str, event: Any) -> Beginning | None:
     return Beginning([*workers], others, None if known is None else told, ended, queued, buffers)
 
 
+def runs_beside(name: str, event: Any) -> bool:
+    """Whether another step runs, or is about to begin, beside the step which begins now with the event."""
+    now = running.get()
+    state = getattr(now.engine, "state", None) if now is not None else None
+    if now is None or state is None:
+        return False
+    others = [(str(each), id(one.event)) for each, worker in state.workers.items() for one in worker.in_progress]
+    return bool(getattr(state, "deliveries", None)) or bool({*others} - now.sent.keys() - {(name, id(event))})
+
+
 def ending(name: str, event: Any) -> None:
     """Note that a step which began with the event has returned, and which events the step has sent."""
     now, step = running.get(), StepWorkerStateContextVar.get(None) if HAS_STATE else None

@@ -1,10 +1,10 @@
-"""Functions that run beside each other on an event loop: where one of them raises, the others are cancelled.
+"""Functions beside each other on an event loop: an error in one function cancels all others.
 
     one    ask A, parse the reply
     two    ask B, ask C
 
 B is asked as `two` begins. C is asked unless the reply to A cannot be parsed by then, so C waits for that reply. Where
-`one` may raise before its own first request, B waits too.
+`one` may raise before asking anything, B waits too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Stalled, Unde
 
 @dataclass
 class Companion:
-    """One of the functions. `begins_asking`: it comes to a request before it may raise. `later`: its further requests.
+    """One of the functions. `begins_asking`: a request comes before anything that may raise.
 
-    `gates`: where it may raise. `is_cancelled`: an error of another function ends it at its next request.
+    `first` and `later`: the first request, if unanswered, and further requests. `gates`: the sources of errors.
+    `is_cancelled`: an error of another function ends the function at its next request.
     """
 
     is_cancelled: bool = True
@@ -33,14 +34,14 @@ class Companion:
 
 @dataclass
 class Companions:
-    """The functions that run beside each other. `run`: the evaluation."""
+    """The functions beside each other, in one evaluation."""
 
     run: Any
     _all: list[Companion] = field(default_factory=list)
 
     @contextlib.contextmanager
     def one(self, *, is_cancelled: bool = True) -> Iterator[Companion]:
-        """Evaluate one function inside the context. Where its reading ends early, it may raise."""
+        """Evaluate one function inside the context. A function that is not read to the end may raise."""
         run, own = self.run, Companion(is_cancelled)
         before, met, asked = run.gates, len(run.met), len(run.asks)
         self._all.append(own)
@@ -60,6 +61,10 @@ class Companions:
                 )
                 own.first = [first.ask] if first.ask is not None else []
             own.later = [ask for ask in asks if not any(ask is each for each in own.first)]
+
+    def add_unread(self) -> None:
+        """Note that a function which is not read runs beside the others."""
+        self._all.append(Companion(gates=ANYWHERE))
 
     def hold_back(self) -> None:
         """Let the requests of each function wait for the others."""

@@ -18,6 +18,7 @@ from teola_plugin.adapters.llamaindex.later_steps import LaterSteps, _Reading
 from teola_plugin.adapters.llamaindex.parts import steps_of
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_workflows import Beginning, StepContext, kind_of_event, make_event
+from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.api import optimized
@@ -639,7 +640,7 @@ def test_a_step_that_may_end_the_workflow_stands_beside_no_early_steps(service: 
     workflow = Racing(chat(service))
     optimize(workflow)
     steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
-    reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), {}, [])
+    reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), {}, [], Companions(run))
     assert [reading._may_run_beside(name) for name in ("answer", "ends", "start")] == [True, False, True]
 
 
@@ -658,7 +659,9 @@ def test_events_that_were_collected_before_count(service: Service, count: int) -
     optimize(workflow)
     steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
     collected = {"join": {"default": [Said(a="x")] * count}}
-    reading = _Reading(_later(steps), run, StepContext({}, False, {}, lambda waits: True), collected, [])
+    reading = _Reading(
+        _later(steps), run, StepContext({}, False, {}, lambda waits: True), collected, [], Companions(run)
+    )
     ends = reading._read("join", make_event(run, Said, (), {"a": "y"}))
     assert list(map(kind_of_event, ends)) == [StopEvent] * (count == 2)
 
