@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -97,6 +99,12 @@ def parallel(llm: ChatOpenAI, checks: Checks) -> Any:
 
 
 FORMS = [nodes, sends, gathered, tasks, parallel]
+CALLS = 3
+ASKED = Counter(["chat first", "chat slow"] * CALLS)
+"""What is asked at most; the error may come before the slow request has been sent."""
+
+LATE_S = 0.2
+"""After so long the service has noted what a call that is over has sent."""
 
 
 def invoked(app: Any) -> Any:
@@ -113,14 +121,12 @@ def tried(app: Any) -> str:
 def test_what_an_error_beside_it_prevents_is_not_asked(form: Any, service: Service) -> None:
     service.holds, service.awaits = "slow", "behind"
     app = form(hosted(service), int)
-    with counted(service) as original:
-        expected = tried(app)
+    expected = tried(app)
+    time.sleep(LATE_S)
     fast = optimize(app)
-    for _ in range(3):
-        with counted(service) as made:
-            assert tried(fast) == expected
-        assert made == original
-        assert not any("behind" in asked for asked in made)
+    with counted(service) as made:
+        assert [tried(fast) for _ in range(CALLS)] == [expected] * CALLS
+    assert made <= ASKED
 
 
 @pytest.mark.parametrize("checks", [int, str])
@@ -239,14 +245,12 @@ async def ran(app: Any) -> Any:
 def test_what_an_error_of_another_step_prevents_is_not_asked(workflow: Any, service: Service) -> None:
     service.holds, service.awaits = "slow", "behind"
     app = workflow(chat(service), int)
-    with counted(service) as original, pytest.raises(ValueError, match="invalid literal"):
-        asyncio.run(ran(app))
     fast = optimize(app)
-    for _ in range(3):
-        with counted(service) as made, pytest.raises(ValueError, match="invalid literal"):
-            asyncio.run(ran(fast))
-        assert made == original
-        assert not any("behind" in asked for asked in made)
+    with counted(service) as made:
+        for _ in range(CALLS):
+            with pytest.raises(ValueError, match="invalid literal"):
+                asyncio.run(ran(fast))
+    assert made <= ASKED
 
 
 @pytest.mark.parametrize("checks", [int, str])
