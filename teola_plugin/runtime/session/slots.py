@@ -333,9 +333,8 @@ class Slots:
         opened by the framework's run the run-ahead took.
         """
         entries = list(self._by_key.values())
-        for held in (self._by_key, self._open, self._taken):
-            held.clear()  # the replies may refer to the session
-        self._noted = 0
+        self._by_key.clear()
+        self._open.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
         ours = sum(slot.is_of_framework and slot.is_ahead for entry in entries for slot in entry.slots)
         wasted = sum(not (slot.is_shared or slot.is_left) for slot in left)
