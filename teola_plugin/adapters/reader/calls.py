@@ -19,7 +19,18 @@ from teola_plugin.adapters.reader import caches, calling, classes, foreign, nati
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import is_one_of
-from teola_plugin.adapters.reader.heap import FUNCTION, NOWHERE, OUTER, RETURN, RETURNED, RUN, SITE, Block, Frame
+from teola_plugin.adapters.reader.heap import (
+    FUNCTION,
+    NOWHERE,
+    OUTER,
+    RETURN,
+    RETURNED,
+    RUN,
+    SITE,
+    Block,
+    Frame,
+    of_lists,
+)
 from teola_plugin.adapters.reader.run import Level, Run
 from teola_plugin.adapters.reader.scopes import Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
@@ -254,6 +265,8 @@ def undecided(run: Run, operands: tuple[Any, ...]) -> Unknown:
         raise Stalled("it is not known how often a function is called, which may change something")
     for each in operands:
         run.use_up(each)
+        if (lists := of_lists(each)) is not None:  # which the call may change
+            run.taint(lists)
     return run.unknown(*operands)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.amounts import holds_of, is_atom
-from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame
+from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame, changed_by
 from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
@@ -255,27 +255,33 @@ class Expressions:
             run: Run = frame[RUN]
             found: dict[Any, Any] = {}
             made: list[tuple[Any, Any]] = []
-            parts: list[Any] = []
-            is_open, has_order = False, True
+            parts, spread = list[Any](), list[Any]()
+            has_order = True
             for key, value in pairs:
                 if key is not None:
                     made.append((key(frame), value(frame)))
                     parts += made[-1]
                     continue
-                is_open = not _filled(run, found, made) or is_open
+                if not _filled(run, found, made):
+                    spread.append(None)
                 part = value(frame)
                 parts.append(part)
                 if (items := run.open_items(part)) is not None:
                     run.spread(found, items)
                     has_order = False
                 elif run.is_unknown(part):
-                    run.raises(run.sources(part))
-                    is_open = True
+                    if type(part) not in MAPPINGS and not (type(part) is Unknown and part.is_dict):
+                        run.raises(run.sources(part))
+                    spread.append(part)
                 else:
                     found.update(mapping(part))
-            is_open = not _filled(run, found, made) or is_open
+            if not _filled(run, found, made):
+                spread.append(None)
+            is_open = bool(spread)
             if not is_open and has_order:
                 return found
+            if has_order and (each := _each_of_dicts(run, [found, *spread])) is not None:
+                return run.taint_with({}, each)
             return Unknown("any", run.sources(*parts), None if is_open else found)
 
         return display
@@ -422,6 +428,8 @@ class Expressions:
             run: Run = frame[RUN]
             value = held = owner(frame)
             is_text = type(value) is str or (type(value) is Unknown and value.holds == "text")
+            if type(value) is Unknown and value.of is BaseException:
+                return run.unknown(value, holds="text", is_safe=True)
             try:
                 held = classes.attribute(run, value, "__class__")
                 if is_text and type(held) is Unknown:
@@ -507,19 +515,24 @@ class Expressions:
         owner, name, site = self.expression(node.value), node.attr, next(_sites)
         has_arguments, end = bool(call.args or call.keywords), (call.end_lineno, call.end_col_offset)
         is_join = name == "join"
+        is_default = name in ("setdefault", "get") and len(call.args) == 2
+        has_new = is_default and not isinstance(call.args[0], ast.Starred) and is_new_list(call.args[1])
 
         def called(frame: Frame) -> Any:
             run: Run = frame[RUN]
-            held = owner(frame)
+            held = changed_by(owner(frame))
             kind = type(held)
             if methods.has_method(kind, name):
                 args, kwargs = arguments(frame, str.join if is_join and kind is str else None)
                 run.tick()
                 run.site = (frame[SITE], site)
+                run.new_list = args[1] if has_new else None
                 try:
                     return methods.method(run, held, name, args, kwargs)
                 except Undecided:
                     return calls.undecided(run, (held, *args, *kwargs.values()))
+                finally:
+                    run.new_list = None
             if kind is Unknown:
                 if has_arguments and not unknowns.surely_has(run, held, name):
                     run.raises(held.sources)  # before the arguments are evaluated
@@ -801,25 +814,25 @@ class Expressions:
 
     # --- targets -----------------------------------------------------------------------------------------------------
 
-    def target(self, node: ast.expr) -> Store:
-        """Compile a target of an assignment."""
+    def target(self, node: ast.expr, *, is_new: bool = False) -> Store:
+        """Compile a target of an assignment. `is_new`: if the value is a list, nothing else holds it."""
         match node:
             case ast.Name(id=name):
                 return self.scope.store(name)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 return self._unpacking(parts)
             case ast.Subscript(value=value, slice=index):
-                return self._item_target(self.expression(value), self.expression(index))
+                return self._item_target(self.expression(value), self.expression(index), is_new=is_new)
             case ast.Attribute(value=value, attr=name):
                 owner = self.expression(value)
                 return lambda frame, new: classes.set_attribute(frame[RUN], owner(frame), name, new)
             case _:
                 return refusing(f"it assigns to {type(node).__name__}")
 
-    def _item_target(self, owner: Evaluate, index: Evaluate) -> Store:
+    def _item_target(self, owner: Evaluate, index: Evaluate, *, is_new: bool = False) -> Store:
         def store(frame: Frame, new: Any) -> None:
             held = owner(frame)
-            operators.set_item(frame[RUN], held, index(frame), new)
+            operators.set_item(frame[RUN], held, index(frame), new, is_new=is_new)
 
         return store
 
@@ -851,6 +864,18 @@ def _of_class(node: ast.Attribute) -> ast.expr | None:
     owner = node.value
     is_name = node.attr in ("__name__", "__qualname__")
     return owner.value if is_name and isinstance(owner, ast.Attribute) and owner.attr == "__class__" else None
+
+
+def is_new_list(node: ast.expr) -> bool:
+    """Whether a list that the expression gives is held by nothing else."""
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    return is_sum or isinstance(node, ast.List | ast.ListComp)
+
+
+def _each_of_dicts(run: Run, dicts: Sequence[Any]) -> Each | None:
+    """Return what is known of a dict with the items of all these; None if not all are dicts."""
+    known = [run.each_of(each) if type(each) in MAPPINGS else None for each in dicts]
+    return functools.reduce(Each.joined, filter(None, known)) if all(known) else None
 
 
 def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> bool:

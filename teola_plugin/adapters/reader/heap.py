@@ -57,7 +57,7 @@ _UNBOUND = Unknown(sources=_ANYTHING)
 """A variable that is set on only one of two paths."""
 
 NUMBERED, ZIPPED, WALKED, MAPPED, FILTERED = "numbered", "zipped", "walked", "mapped", "filtered"
-ALIKE = "alike"
+ALIKE, LISTED = "alike", "listed"
 KEYS, VALUES, ITEMS = "keys", "values", "items"
 """How an iterator, a list or a view makes its items: see `values.Unknown.over`."""
 
@@ -113,24 +113,41 @@ _WATCHED = (*MAPPINGS, set, deque)
 ATOMS = (str, int, bool, type(None), bytes)
 
 
+class Lists:
+    """The lists that are the values of a dict whose keys are not known, and that only such dicts hold.
+
+    `one`: stands for each of them, a list of unknown content; what is put into any of them is put into it.
+    """
+
+    __slots__ = ("one",)
+
+    def __init__(self) -> None:
+        self.one: list[Any] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Each:
     """What is known of every item of a container whose content is unknown.
 
     `holds`: the kind of each item, "any" for items that differ; None if no item has been seen. `sources`: the origins
     of the items, and of the decisions on how many there are. `value`: of a dict, whose items are keys, the kind of each
-    value.
+    value; "list" if all are of `lists`.
     """
 
     holds: str | type | None
     sources: frozenset[Hashable]
     value: str | type | None = None
+    lists: Lists | None = None
 
     def joined(self, other: Each) -> Each:
         """Return what holds for the items of both."""
         kinds = (each.holds for each in (self, other) if each.holds is not None)
-        values = (each.value for each in (self, other) if each.value is not None)
-        return Each(amounts.any_of(kinds), self.sources | other.sources, amounts.any_of(values))
+        value = amounts.any_of(each.value for each in (self, other) if each.value is not None)
+        lists = [each.lists for each in (self, other) if each.lists is not None]
+        if value == "list" and lists[0] is not lists[-1]:
+            value = "any"
+        sources = self.sources | other.sources
+        return Each(amounts.any_of(kinds), sources, value, lists[0] if value == "list" else None)
 
 
 @dataclass(slots=True)
@@ -233,6 +250,8 @@ class Heap:
         self._made: dict[int, tuple[int, Any]] = {}
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
+        self._lists: dict[int, tuple[Any, Lists]] = {}
+        self.new_list: Any = None
         self._why: frozenset[Hashable] = NO_SOURCES
 
     @property
@@ -382,7 +401,44 @@ class Heap:
         if id(value) not in self._tainted:
             return self._each_in(value)
         found = self._each.get(id(value))
-        return None if found is None else Each(found.holds, self.sources(value), found.value)
+        return None if found is None else Each(found.holds, self.sources(value), found.value, found.lists)
+
+    # --- dicts of lists ----------------------------------------------------------------------------------------------
+
+    def lists_for(self, held: Any, each: Each, why: frozenset[Hashable]) -> Lists | None:
+        """Return the lists of a dict to which a list of its own is added; None if other values are in it, too.
+
+        `each`: what is known of the dict before. `why`: the sources of the key.
+        """
+        if each.value not in (None, "list") or self.is_seen_outside(held):
+            return None
+        lists = each.lists or self._lists.setdefault(id(held), (held, Lists()))[1]
+        if not self.is_tainted(lists.one):
+            self.taint_with(lists.one, Each(None, why or ANYWHERE))
+        return lists
+
+    def put_into(self, lists: Lists, new: Any) -> None:
+        """Note that a list which only the program's expression knows is one of these."""
+        own, each = self.each_of(lists.one), self.each_of(new)
+        self.taint_with(lists.one, own.joined(each) if own and each else None)
+
+    def listed(self, lists: Any, sources: frozenset[Hashable]) -> Unknown:
+        """Return what stands for some list of these, or for a list which nothing else holds."""
+        one = lists.one if type(lists) is Lists else lists
+        return Unknown("list", sources or ANYWHERE, over=(LISTED, one))
+
+    def is_new(self, value: Any) -> bool:
+        """Whether a value is a list that only the program's expression knows; see `new_list`."""
+        return value is self.new_list and type(value) in (list, Unknown)
+
+    def is_seen_outside(self, held: Any) -> bool:
+        """Whether what is put into an object is known to something outside of the program."""
+        return id(held) in self._open or id(held) in self._given or id(held) in self._exact
+
+    def lists_in(self, held: Any) -> list[Any]:
+        """Return what stands for the lists in a dict of unknown content."""
+        each = self._each.get(id(held)) if self._each and type(held) in MAPPINGS else None
+        return [] if each is None or each.lists is None else [each.lists.one]
 
     def _each_of_unknown(self, value: Unknown) -> Each | None:
         if not value.over:
@@ -390,6 +446,9 @@ class Heap:
             return None if holds is None else Each(holds, value.sources or ANYWHERE)
         if len(value.over) == 1:
             return Each(value.over[0], self.sources(value))
+        if value.over[0] is LISTED:
+            found = self.each_of(value.over[1])
+            return None if found is None else Each(found.holds, self.sources(value))
         if value.over[0] is WALKED:
             self._goes_on(value)
             return self.each_of(value.over[1])
@@ -448,6 +507,8 @@ class Heap:
     def note_truth(self, value: Any, is_true: bool) -> None:
         """Note what a value that is not known shows on this path, on which it counts as true or not."""
         while type(value) is Unknown or type(value) is list:
+            if of_lists(value) is not None:  # others of these lists may be emptied
+                return
             if is_true:
                 self._true = {**self._true, id(value): (value,)}
             of = value.of if type(value) is Unknown else None
@@ -484,11 +545,20 @@ class Heap:
         if type(value) is Unknown and len(value.over) > 1:
             return self._item_of_made(value, *value.over)
         each = self.each_of(value)
-        return Unknown("any" if each is None else each.holds or "any", self.sources(value))
+        return self._key_of(value, Unknown("any" if each is None else each.holds or "any", self.sources(value)))
+
+    def _key_of(self, held: Any, key: Any) -> Any:
+        """Return an item of what may be a dict, which has the item as a key until it is changed."""
+        if type(held) in MAPPINGS:
+            self.note_key(held, key)
+        return key
 
     def _item_of_made(self, value: Unknown, how: str, first: Any, *rest: Any) -> Any:
         if how is WALKED:
             return self.item_of(first)
+        if how is LISTED:
+            each = self.each_of(value)
+            return Unknown("any" if each is None else each.holds or "any", self.sources(value))
         if how is ALIKE:
             return first
         if how is MAPPED:
@@ -503,6 +573,8 @@ class Heap:
         if how in (KEYS, VALUES, ITEMS):
             each = self.each_of(first) or Each("any", ANYWHERE, "any")
             key, item = (Unknown(holds or "any", self.sources(value)) for holds in (each.holds, each.value))
+            item = item if each.lists is None else self.listed(each.lists, self.sources(value))
+            key = self._key_of(first, key) if how is not VALUES else key
             return (key, item) if how is ITEMS else key if how is KEYS else item
         items = (self.item_of(first), *map(self.item_of, rest))
         return (Unknown(amounts.COUNT, self.sources(value)), *items) if how is NUMBERED else items
@@ -608,6 +680,7 @@ class Heap:
                 each = self._each.get(id(value)) if id(value) not in self._open else None
                 found |= ANYWHERE if each is None else each.sources or ANYWHERE
                 found |= CHANGED if self.stands_outside(value) else NO_SOURCES
+                todo += self.lists_in(value)
             if type(value) in (*LISTS, set) and id(value) in self._unsettled:
                 found |= ANYWHERE
         return frozenset(found)
@@ -799,6 +872,7 @@ class Heap:
                 return True
             seen.add(id(value))
             todo += self.open_parts(value)
+            todo += self.lists_in(value)
             if kind is Unknown:
                 todo += value.over[1:]
                 continue
@@ -905,6 +979,10 @@ class Heap:
                 return self._standing_for(one, two, {key: self.joined(one[key], two[key], why) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
+            if (lists := of_lists(one)) is not None and lists is of_lists(two):
+                made = self.listed(lists, why | self.sources(one, two))
+                self._note_made(made)
+                return made
         held_one, held_two = self._held(one), self._held(two)
         holds = "list" if {held_one, held_two} == {"texts", "list"} else amounts.either(held_one, held_two)
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
@@ -1154,6 +1232,18 @@ class _Arm:
     has_raised: bool = False
 
 
+def of_lists(value: Any) -> list[Any] | None:
+    """Return what stands for the lists of which an unknown value is one; see `Heap.listed`."""
+    is_listed = type(value) is Unknown and len(value.over) == 2 and value.over[0] is LISTED
+    return value.over[1] if is_listed else None
+
+
+def changed_by(value: Any) -> Any:
+    """Return the list of the reader's that a change of a value changes, for one of a dict's lists."""
+    lists = of_lists(value)
+    return value if lists is None or value.is_shared else lists
+
+
 def _as_kept(value: Any) -> Any:
     """Return what stands for a value that is kept: what may change is not known but for its kind."""
     if type(value) is tuple:
@@ -1261,9 +1351,8 @@ def _are_alike(one: Each | None, two: Each) -> bool:
     """Whether the same is known, but for the numbers of rounds."""
     if one is None:
         return False
-    return (one.holds, one.value) == (two.holds, two.value) and set(map(without_number, one.sources)) == set(
-        map(without_number, two.sources)
-    )
+    is_same = (one.holds, one.value, one.lists) == (two.holds, two.value, two.lists)
+    return is_same and set(map(without_number, one.sources)) == set(map(without_number, two.sources))
 
 
 def without_number(source: Hashable) -> Hashable:

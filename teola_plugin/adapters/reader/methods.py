@@ -16,11 +16,14 @@ from typing import Any
 from teola_plugin.adapters.reader import amounts, bounds, ordering, regexes, taking, texts, unknowns
 from teola_plugin.adapters.reader.amounts import holds_of, is_atom
 from teola_plugin.adapters.reader.heap import ITEMS, KEYS, MAPPINGS, VALUES, Each, has_own_hash
+from teola_plugin.adapters.reader.operators import stored
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
     handled,
     is_collection,
+    is_key,
+    is_open_key,
     is_unknown,
     known,
     lazy,
@@ -171,7 +174,12 @@ def _of_dict(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
     if name == "copy" and not args:
         made = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
         return run.taint_with(made, each)
-    if name == "get" and len(args) in (1, 2) and is_atom(holds_of(args[0])):
+    is_new = name == "get" and len(args) == 2 and run.is_new(args[1])
+    if is_new and (lists := run.lists_for(value, each, run.sources(args[0]))) is not None:
+        _require_key(run, args[0])
+        run.put_into(lists, args[1])
+        return run.listed(lists, run.sources(value, *args))
+    if name == "get" and len(args) in (1, 2) and is_key(args[0]):
         holds = _either(each.value, args[1] if len(args) == 2 else None)
         return run.unknown(value, *args, holds=holds, is_safe=True)
     if name == "most_common" and len(args) <= 1 and all(type(count) is int for count in args):
@@ -213,8 +221,10 @@ def _comparable(run: Any, elements: Any) -> None:
 
 
 def _get(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    if args and is_unknown(run, args[0]):
-        is_safe = unknown_atom(args[0]) and len(args) <= 2
+    if args and is_open_key(run, args[0]):
+        is_safe = is_key(args[0]) and len(args) <= 2
+        if is_safe and not value:
+            return args[1] if len(args) == 2 else None
         each = run.each_of(value)
         holds = _either(each.value, args[1] if len(args) == 2 else None) if each is not None else "any"
         return run.unknown(args[0], value, *args[1:], holds=holds, is_safe=is_safe)
@@ -265,6 +275,12 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
         return taking.grow(run, value, args[0])
     if name == "update" and type(value) is dict and len(args) == 1 and not kwargs and _is_dict_to_come(args[0]):
         return run.taint(value)
+    if type(value) in MAPPINGS and args and not kwargs and (own := run.each_of(value)) is not None:
+        if name == "setdefault" and len(args) <= 2 and (is_open_key(run, args[0]) or is_unknown(run, value)):
+            return _set_default(run, value, own, *args)
+        if name == "update" and len(args) == 1 and (each := _updated(run, value, args[0], own)) is not None:
+            run.taint_with(value, each)
+            return None
     if is_unknown(run, value):
         return _write_unknown(run, value, name, args, kwargs)
     try:
@@ -272,6 +288,40 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     except Undecided:
         run.taint(value)
         raise
+
+
+def _require_key(run: Any, at: Any) -> None:
+    """Note that a key may have no hash. Raises: TypeError, Barrier."""
+    if not is_key(at):
+        taking.hashed(run, at)
+
+
+def _set_default(run: Any, value: Any, each: Each, at: Any, default: Any = None) -> Any:
+    """Return the result of `setdefault` where the key or the content of the dict is unknown."""
+    _require_key(run, at)
+    new = stored(run, value, at, default, each, is_new=run.is_new(default))
+    run.taint_with(value, known_now := each.joined(new))
+    run.note_key(value, at)
+    if known_now.lists is not None:
+        return run.listed(known_now.lists, run.sources(value, at))
+    holds = known_now.value
+    return run.unknown(value, at, default, holds=holds if is_atom(holds) else "any", is_safe=True)
+
+
+def _updated(run: Any, value: Any, items: Any, own: Each) -> Each | None:
+    """Return what is known of a dict that is updated by other items; None if that may raise, or all of it is known."""
+    is_open = is_unknown(run, value) or is_unknown(run, items)
+    new = run.each_of(items) if is_open and is_collection(items) else None
+    if new is None:
+        return None
+    if type(value) is not Counter:
+        return own.joined(new) if type(items) in MAPPINGS else None
+    if type(items) in MAPPINGS:
+        return None
+    parts = ("count", None) if own.value is None else amounts.parts_of(own.value)
+    if parts is None or parts[0] not in ("count", "int") or not (new.holds is None or is_atom(new.holds)):
+        return None
+    return own.joined(Each(new.holds, new.sources, parts[0]))  # of any size, as there may be any number
 
 
 def _is_dict_to_come(value: Any) -> bool:

@@ -16,6 +16,7 @@ from teola_plugin.adapters.reader import (
     natives_packages,
     natives_tokens,
 )
+from teola_plugin.adapters.reader.heap import changed_by
 from teola_plugin.adapters.reader.table import kind_of, known, registered
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
 
@@ -60,9 +61,10 @@ def _unbound(obj: types.MethodDescriptorType) -> Handler | None:
             raise TypeError("it needs an argument")
         if kind_of(args[0]) in ("text", "texts"):
             return methods.unknown_method(run, args[0], name, args[1:], kwargs)
-        known(run, args[0])
-        if type(args[0]) is owner:
-            return methods.method(run, args[0], name, args[1:], kwargs)
+        held = changed_by(args[0])
+        if type(held) is owner:
+            return methods.method(run, held, name, args[1:], kwargs)
+        known(run, held)
         raise Barrier(f"it calls {name} of another class")
 
     return handle

@@ -13,7 +13,7 @@ from typing import Any
 from teola_plugin.adapters.reader import amounts, bounds, classes, foreign, operators, ordering, outlets, taking, texts
 from teola_plugin.adapters.reader.amounts import is_atom
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.heap import FILTERED, MAPPED, NUMBERED, WALKED, ZIPPED, Each
+from teola_plugin.adapters.reader.heap import FILTERED, MAPPED, MAPPINGS, NUMBERED, WALKED, ZIPPED, Each
 from teola_plugin.adapters.reader.table import (
     Walk,
     called,
@@ -154,6 +154,9 @@ def _mapping(make: Callable[..., Any]) -> Handler:
             return make(**kwargs)
         if type(args[0]) is Unknown and len(args) == 1 and not kwargs and (pair := _pair_of(run, args[0])) is not None:
             return run.taint_with(make(), pair)
+        is_open = run.is_tainted(args[0]) and type(args[0]) in MAPPINGS and len(args) == 1 and not kwargs
+        if is_open and (each := run.each_of(args[0])) is not None:
+            return run.taint_with(make(), each)
         known(run, args[0])
         if isinstance_of(args[0], Opaque):
             raise Barrier("it makes a dict of an object that is no plain data")

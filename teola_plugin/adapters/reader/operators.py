@@ -14,9 +14,11 @@ from typing import Any
 
 from teola_plugin.adapters.reader import amounts, bounds, foreign, hints, taking, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.heap import MAPPINGS, Each
+from teola_plugin.adapters.reader.heap import MAPPINGS, Each, changed_by, of_lists
 from teola_plugin.adapters.reader.table import (
     VIEWS,
+    is_key,
+    is_open_key,
     is_text,
     is_unknown,
     kind_of,
@@ -204,6 +206,9 @@ def unary(run: Any, name: str, value: Any) -> Any:
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     """Return `a` after `a <name>= b`."""
+    if (lists := changed_by(a)) is not a:
+        in_place(run, name, lists, b)
+        return a
     if type(a) is Unknown:
         run.forget_truth(a)
     if may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS:
@@ -365,6 +370,7 @@ def _own_identity(is_same: bool, a: Opaque, b: Opaque) -> bool:
 
 
 def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
+    b = b if (lists := of_lists(b)) is None else lists
     kind = type(b)
     if type(a) is str and (items := run.open_items(b)) is not None:
         is_open = type(items.get(a)) is Perhaps
@@ -377,12 +383,12 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        is_hashable = is_text(a) or unknown_number(a) or type(a) in ATOMS
+        is_hashable = is_key(a) or type(a) in ATOMS
         is_safe = kind in (list, deque) or (kind in (set, *MAPPINGS) and is_hashable)
         found = run.unknown(a, b, holds="bool", is_safe=is_safe)
         found.of = run.shown(b, is_in, a) if kind in MAPPINGS and is_hashable else None
         return found
-    if type(a) is Unknown:
+    if type(a) is Unknown or (type(a) is tuple and is_key(a) and kind in MAPPINGS and is_open_key(run, a)):
         return _unknown_membership(run, is_in, a, b)
     if kind in (list, tuple, deque) or kind is VIEWS[1]:
         return _listed(run, is_in, a, b)
@@ -413,7 +419,7 @@ def _found(run: Any, a: Any, elements: Any) -> bool:
     return False
 
 
-def _unknown_membership(run: Any, is_in: bool, a: Unknown, b: Any) -> Any:
+def _unknown_membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     kind = type(b)
     if kind in (list, tuple, deque) or kind in VIEWS:
         if any(each is a for each in b):
@@ -421,7 +427,7 @@ def _unknown_membership(run: Any, is_in: bool, a: Unknown, b: Any) -> Any:
         return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=True)
     if kind is str:
         return run.unknown(a, holds="bool", is_safe=kind_of(a) == "text")
-    if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and unknown_atom(a):
+    if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and is_key(a):
         found = run.unknown(a, holds="bool", is_safe=True)
         found.of = run.shown(b, is_in, a) if kind in MAPPINGS else None
         return found if b else not is_in
@@ -486,7 +492,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if type(at) is slice and run.sources(at):
         holds = "text" if kind is str else "texts" if kind is list and held and _all_texts(held) else "any"
         return run.unknown(held, at, holds=holds, is_safe=kind in (str, list, tuple) and _whole_numbers(at))
-    if type(at) is Unknown and kind in MAPPINGS and (each := run.each_of(held)) is not None:
+    if kind in MAPPINGS and is_open_key(run, at) and (each := run.each_of(held)) is not None:
         return _item_of_dict(run, held, at, each)
     if type(at) is Unknown:
         are_texts = kind in (list, tuple, dict) and _all_texts(held)
@@ -501,19 +507,26 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
 
 def _item_of_dict(run: Any, held: Any, at: Any, each: Each) -> Any:
     """Return the item of a dict at a key, where the dict's content or the key is unknown."""
-    is_hashed = amounts.is_atom(amounts.holds_of(at))
+    is_hashed, lists = is_key(at), each.lists
     value = each.value
     if type(held) is Counter:
         value = amounts.either(value or amounts.COUNT, amounts.COUNT)
     elif type(held) is defaultdict and held.default_factory is not None:
-        made = amounts.holds_of(held.default_factory())
+        lists = run.lists_for(held, each, run.sources(at)) if held.default_factory is list else None
+        made = "list" if lists else amounts.holds_of(held.default_factory())
         value = amounts.either(value or made, made)
         run.touch(held)
-        run.taint_with(held, each.joined(Each(amounts.holds_of(at), run.sources(at), value)) if is_hashed else None)
+        run.taint_with(held, each.joined(Each(_kind_of_key(at), run.sources(at), value, lists)))
     is_made = is_hashed and (type(held) is Counter or (type(held) is defaultdict and held.default_factory is not None))
     holds = value if value is not None and amounts.is_atom(value) else "any"
     is_safe = is_made or run.has_key(held, at)
-    return run.unknown(held, at, holds=holds, is_safe=is_safe, error=KeyError if is_hashed else Exception)
+    found = run.unknown(held, at, holds=holds, is_safe=is_safe, error=KeyError if is_hashed else Exception)
+    return found if lists is None else run.listed(lists, run.sources(held, at))
+
+
+def _kind_of_key(at: Any) -> str | type:
+    """Return the kind of a key, "any" for what is no text or number."""
+    return holds if amounts.is_atom(holds := amounts.holds_of(at)) else "any"
 
 
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
@@ -546,8 +559,9 @@ _WITHOUT_STORES = (str, bytes, tuple, int, float, bool, type(None), frozenset)
 """Classes whose objects have items that cannot be replaced, or none."""
 
 
-def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
-    """Store `held[at] = value`."""
+def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) -> None:
+    """Store `held[at] = value`. `is_new`: if the value is a list, nothing else holds it."""
+    held = changed_by(held)
     optional = run.optional_of(held) if type(at) is str else None
     _require_items(held, at, operator.setitem, value)
     _before_change(run, held)
@@ -563,7 +577,7 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
         if type(at) is slice:
             run.use_up(value)
-        _lose(run, held, at, value)
+        _lose(run, held, at, value, is_new=is_new)
         return
     try:
         if type(held) is list and type(at) is slice:
@@ -576,6 +590,7 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
 
 def del_item(run: Any, held: Any, at: Any) -> None:
     """Delete `held[at]`."""
+    held = changed_by(held)
     _require_items(held, at, operator.delitem)
     _before_change(run, held)
     run.changes.changes("pop", held)
@@ -605,22 +620,29 @@ def _before_change(run: Any, held: Any) -> None:
         run.touch(held)
 
 
-def _lose(run: Any, held: Any, at: Any, *values: Any) -> None:
+def _lose(run: Any, held: Any, at: Any, *values: Any, is_new: bool = False) -> None:
     """Note that the content of the container is unknown from here on, and the store itself may have raised."""
     run.forget_truth(held)
     if type(held) is Unknown:
         run.raises(held.sources)
         return
     each = run.each_of(held) if type(held) in MAPPINGS and values else None
+    new = None if each is None else stored(run, held, at, values[0], each, is_new=is_new)
     run.taint(held)
-    is_hashed = amounts.is_atom(amounts.holds_of(at))
-    if not (is_hashed and type(held) in MAPPINGS):
-        run.raises(at.sources if type(at) is Unknown else None)
-    elif each is not None:
-        holds = amounts.holds_of(values[0])
-        new = Each(amounts.holds_of(at), run.sources(at, *values), holds if amounts.is_atom(holds) else "any")
+    if not (is_key(at) and type(held) in MAPPINGS):
+        run.raises(run.sources(at) if is_open_key(run, at) else None)
+    if each is not None:
         run.taint_with(held, each.joined(new))
         run.note_key(held, at)
+
+
+def stored(run: Any, held: Any, at: Any, value: Any, each: Each, *, is_new: bool) -> Each:
+    """Return what is known of an item that is stored in a dict, of which `each` is known before."""
+    lists = each.lists if each.lists is not None and of_lists(value) is each.lists.one else None
+    if is_new and _is_list(value) and (lists := run.lists_for(held, each, run.sources(at))) is not None:
+        run.put_into(lists, value)
+    holds = "list" if lists is not None else _kind_of_key(value)
+    return Each(_kind_of_key(at), run.sources(at, value), holds, lists)
 
 
 def iterated(run: Any, value: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Rou
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
-from teola_plugin.adapters.reader.heap import Frame, Heap, without_number
+from teola_plugin.adapters.reader.heap import Frame, Heap, of_lists, without_number
 from teola_plugin.adapters.reader.held import reached
 from teola_plugin.adapters.reader.notes import Notes, is_class_of_others, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
@@ -563,6 +563,10 @@ class Run(Heap):
                 self.touch(each)
                 self.taint(each)
 
+    def is_seen_outside(self, held: Any) -> bool:
+        """See `Heap`."""
+        return id(held) in self._escaped or super().is_seen_outside(held)
+
     def escapes(self, held: Any, *values: Any) -> None:
         """Note that values are stored in something outside of the program, if `held` is that."""
         if id(held) in self.changes.opened or any(
@@ -578,6 +582,9 @@ class Run(Heap):
             if kind in classes.ATOMS or id(value) in self._escaped:
                 continue
             todo += self.open_parts(value)
+            for lists in filter(None, [of_lists(value), *self.lists_in(value)]):
+                self.taint(lists)
+                self.fix(lists)
             if kind is Unknown:
                 continue
             if kind is Opaque and not value.is_own:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, operators
-from teola_plugin.adapters.reader.expressions import Expressions, binary_name, operate, refusing
+from teola_plugin.adapters.reader.expressions import Expressions, binary_name, is_new_list, operate, refusing
 from teola_plugin.adapters.reader.heap import (
     BREAK,
     CONTINUE,
@@ -125,7 +125,8 @@ class Statements(Expressions):
         return return_
 
     def _do_assign(self, node: ast.Assign) -> Block:
-        value, targets = self.whole(node.value), [self.target(each) for each in node.targets]
+        is_new = len(node.targets) == 1 and is_new_list(node.value)
+        value, targets = self.whole(node.value), [self.target(each, is_new=is_new) for each in node.targets]
 
         def assign(frame: Frame) -> Ended:
             found = value(frame)
@@ -611,7 +612,9 @@ def _either(
     def second(frame: Frame) -> Ended:
         run: Run = frame[RUN]
         run.go_back(beginning, why)
-        return handle(frame, run.unknown(is_safe=True))
+        error = run.unknown(is_safe=True)
+        error.of = BaseException
+        return handle(frame, error)
 
     return lambda frame: frame[RUN].fork(frame, first, second, why)
 

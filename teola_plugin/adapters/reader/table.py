@@ -265,6 +265,18 @@ def is_text(value: Any) -> bool:
     return type(value) is str or kind_of(value) == "text"
 
 
+def is_key(value: Any) -> bool:
+    """Whether a value, known or unknown, certainly has a hash, and compares without code of the program."""
+    if type(value) is tuple:
+        return all(map(is_key, value))
+    return value is None or amounts.is_atom(amounts.holds_of(value)) or type(value) in (bool, bytes)
+
+
+def is_open_key(run: Any, value: Any) -> bool:
+    """Whether it is not known which key a value is."""
+    return type(value) is Unknown or (type(value) is tuple and bool(run.sources(value)))
+
+
 def unknown_atom(value: Any) -> bool:
     """Whether the value is an unknown text or number, which has a hash and never changes."""
     return type(value) is Unknown and amounts.is_atom(value.holds)

@@ -102,8 +102,9 @@ class Unknown:
     value raises. `items`: the items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a
     list that the program may also know by another name. `is_dict`: certainly a dict, with items that are not known.
     `is_true`: certainly counts as true. `of`: of a flag or a number, what it shows of another value (see
-    `heap.Heap.shown`); of a match, the pattern; of the present time, its zone. `over`: of an
-    iterator, a list or a view, how the items are made, and of what; or the kind of each item; see `heap.Heap.item_of`.
+    `heap.Heap.shown`); of a match, the pattern; of the present time, its zone; of a caught error, BaseException.
+    `over`: of an iterator, a list or a view, how the items are made, and of what; or the kind of each item; see
+    `heap.Heap.item_of`.
     """
 
     __slots__ = ("holds", "is_dict", "is_shared", "is_true", "items", "of", "over", "sources")

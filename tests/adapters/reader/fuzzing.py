@@ -20,6 +20,7 @@ from typing import Any
 from teola_plugin.adapters.reader import amounts, classes, records
 from teola_plugin.adapters.reader.asking import NOT_MINE, Nobody, Request
 from teola_plugin.adapters.reader.calls import call
+from teola_plugin.adapters.reader.heap import of_lists
 from teola_plugin.adapters.reader.run import Answer, Given, Run
 from teola_plugin.adapters.reader.table import require_order
 from teola_plugin.adapters.reader.values import Barrier, Callee, Lazy, Opaque, Stalled, Undecided, Unknown
@@ -249,7 +250,7 @@ class Judge:
         is_right = is_so[holds]() if holds in is_so else amounts.parts_of(holds) is None or holds_right(holds, real)
         if not is_right or (said.is_true and not real):
             raise Difference(f"{path}: what should be {holds} is {real!r}")
-        if len(said.over) == 1 and isinstance(real, Iterable):
+        if (len(said.over) == 1 or of_lists(said) is not None) and isinstance(real, Iterable):
             self._items(said, real, path)
         if isinstance(holds, type) and not isinstance(real, holds):
             raise Difference(f"{path}: what should be {holds} is {real!r}")
@@ -263,6 +264,13 @@ class Judge:
             raise Difference(f"{path}: what should have no items is {real!r}")
         for item in real:
             self._unknown(Unknown(each.holds or "any"), item, f"an item of {path}")
+        for value in real.values() if isinstance(real, dict) else ():
+            if each.lists is not None and type(value) is not list:
+                raise Difference(f"a value of {path}: what should be a list is {value!r}")
+            if each.lists is not None:
+                self._items(each.lists.one, value, f"a value of {path}")
+            elif each.value != "list":
+                self._unknown(Unknown(each.value or "any"), value, f"a value of {path}")
 
     def _same(self, kind: type, said: Any, real: Any, path: str) -> None:
         is_object = kind in (list, dict, set, deque, OrderedDict, Counter, defaultdict) or records.is_record(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS
 
@@ -93,40 +94,58 @@ USES = [
 ]  # fmt: skip
 
 
-def source(seed: int, count: int) -> str:
+class Forms(NamedTuple):
+    """What programs are made of. `start` and `end`: the first and the last line."""
+
+    start: str
+    end: str
+    fills: list[str]
+    changes: list[str]
+    uses: list[str]
+    lists: list[str]
+    items: list[str]
+    numbers: list[str]
+
+
+FORMS = Forms(
+    "xs, ys, seen, it, d, e, t = [], [], set(), (), {}, defaultdict(int), 0", "return xs, ys, seen, d, e, t",
+    FILLS, CHANGES, USES, LISTS, ITEMS, NUMBERS,
+)  # fmt: skip
+
+
+def source(seed: int, count: int, forms: Forms = FORMS) -> str:
     """A module with so many functions, `program_0` and so on."""
     rnd = random.Random(seed)
-    return HEADER + "".join(_program(rnd, number) for number in range(count))
+    return HEADER + "".join(_program(rnd, number, forms) for number in range(count))
 
 
-def _program(rnd: random.Random, number: int) -> str:
-    lines = [
-        f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):",
-        "    xs, ys, seen, it, d, e, t = [], [], set(), (), {}, defaultdict(int), 0",
-    ]
+def _program(rnd: random.Random, number: int, forms: Forms) -> str:
+    lines = [f"\n\ndef program_{number}({', '.join([*MODELS, *INPUTS])}):", f"    {forms.start}"]
     for _ in range(rnd.randint(3, 8)):
-        lines += ["    " + line for line in _statement(rnd, 2)]
-    return "\n".join([*lines, "    return xs, ys, seen, d, e, t"])
+        lines += ["    " + line for line in _statement(rnd, 2, forms)]
+    return "\n".join([*lines, f"    {forms.end}"])
 
 
-def _statement(rnd: random.Random, depth: int) -> list[str]:
+def _statement(rnd: random.Random, depth: int, forms: Forms) -> list[str]:
     way = rnd.random()
     if depth and way < 0.12:
-        inner = [f"    {line}" for line in _statement(rnd, depth - 1)]
+        inner = [f"    {line}" for line in _statement(rnd, depth - 1, forms)]
         return [f"if {rnd.choice(['jb.ask(str(len(xs)))', 'xs', 'seen', 'jb.ask(1)'])}:", *inner]
     if depth and way < 0.3:
-        inner = [f"    {line}" for line in _statement(rnd, depth - 1) + _statement(rnd, depth - 1)]
+        both = _statement(rnd, depth - 1, forms) + _statement(rnd, depth - 1, forms)
+        inner = [f"    {line}" for line in both]
         error = rnd.choice(["TypeError", "IndexError", "Exception", "(ValueError, AttributeError)"])
         return ["try:", *inner, f"except {error}:", "    m.ask('caught')"]
     if depth and way < 0.37:
-        inner = [f"    {line}" for line in _statement(rnd, depth - 1)]
+        inner = [f"    {line}" for line in _statement(rnd, depth - 1, forms)]
         return [f"for z in {rnd.choice(['words[:2]', 'w.ask(2)', 'range(2)', 'xs[:2]'])}:", *inner]
     if way < 0.6:
-        return rnd.choice(FILLS).split("\n")
-    text = rnd.choice(CHANGES if way < 0.8 else USES)
+        text = rnd.choice(forms.fills)
+    else:
+        text = rnd.choice(forms.changes if way < 0.8 else forms.uses)
     while any(each in text for each in ("<list>", "<item>", "<number>")):
-        text = text.replace("<list>", rnd.choice(LISTS), 1).replace("<item>", rnd.choice(ITEMS), 1)
-        text = text.replace("<number>", rnd.choice(NUMBERS), 1)
+        text = text.replace("<list>", rnd.choice(forms.lists), 1).replace("<item>", rnd.choice(forms.items), 1)
+        text = text.replace("<number>", rnd.choice(forms.numbers), 1)
     return text.split("\n")
 
 

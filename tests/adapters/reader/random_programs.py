@@ -34,6 +34,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import random
 import re
 from collections import Counter, defaultdict, deque, OrderedDict
 from dataclasses import dataclass, field
