@@ -251,6 +251,7 @@ class Heap:
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
         self._lists: dict[int, tuple[Any, Lists]] = {}
+        self._perhaps_filled: dict[int, Any] = {}
         self.new_list: Any = None
         self._why: frozenset[Hashable] = NO_SOURCES
 
@@ -426,6 +427,15 @@ class Heap:
         """Return what stands for some list of these, or for a list which nothing else holds."""
         one = lists.one if type(lists) is Lists else lists
         return Unknown("list", sources or ANYWHERE, over=(LISTED, one))
+
+    def fill_perhaps(self) -> None:
+        """Note that an item of an unknown value is taken, which may be a defaultdict of the program's."""
+        for each in self._perhaps_filled.values():
+            self.touch(each)
+            self.taint(each)
+
+    def touch(self, held: Any) -> None:
+        """Allow a change of an object."""
 
     def is_new(self, value: Any) -> bool:
         """Whether a value is a list that only the program's expression knows; see `new_list`."""
@@ -983,6 +993,7 @@ class Heap:
                 made = self.listed(lists, why | self.sources(one, two))
                 self._note_made(made)
                 return made
+        self._perhaps_filled |= {id(each): each for each in (one, two) if type(each) is defaultdict}
         held_one, held_two = self._held(one), self._held(two)
         holds = "list" if {held_one, held_two} == {"texts", "list"} else amounts.either(held_one, held_two)
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))

@@ -15,9 +15,10 @@ from teola_plugin.adapters.reader import (
     natives_library,
     natives_packages,
     natives_tokens,
+    unknowns,
 )
 from teola_plugin.adapters.reader.heap import changed_by
-from teola_plugin.adapters.reader.table import kind_of, known, registered
+from teola_plugin.adapters.reader.table import kind_of, known, may_be_shared, registered
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
 
 __all__ = ["native_of", "natives_async", "natives_builtins", "natives_library"]
@@ -64,6 +65,8 @@ def _unbound(obj: types.MethodDescriptorType) -> Handler | None:
         held = changed_by(args[0])
         if type(held) is owner:
             return methods.method(run, held, name, args[1:], kwargs)
+        if name in unknowns.CHANGING and may_be_shared(held):
+            raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
         known(run, held)
         raise Barrier(f"it calls {name} of another class")
 

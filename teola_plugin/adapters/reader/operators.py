@@ -470,6 +470,8 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             return Unknown(held.holds, run.sources(held, at), over=held.over)
         if kind_of(held) == "message":
             run.raises()
+        if kind_of(held) == "any":
+            run.fill_perhaps()
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
         inner = {"text": "text", "texts": "texts" if type(at) is slice else _of_texts(at)}.get(kind_of(held), "any")

@@ -30,7 +30,7 @@ _FIELDS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """The fields of frameworks' objects; "dict": of a dict whose items are not known, "found nodes": of a list of these."""
 
-_CHANGING = words(
+CHANGING = words(
     "append extend insert pop remove clear reverse sort update popitem setdefault add discard "
     "appendleft extendleft popleft "
     "rotate move_to_end subtract difference_update intersection_update symmetric_difference_update"
@@ -62,9 +62,9 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return found[0]
     if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
-    if name in _CHANGING:
+    if name in CHANGING:
         run.forget_truth(value)
-    if name in _CHANGING and may_be_shared(value):
+    if name in CHANGING and may_be_shared(value):
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
     if kind_of(value) == "match":
         return regexes.unknown_match_method(run, value, name, args, kwargs)
@@ -137,7 +137,7 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
         return run.unknown(value, holds="text")
     if name in ("reverse", "clear") and not args:
         return None
-    if name in _CHANGING:
+    if name in CHANGING:
         value.holds = "any"
     raise Undecided
 

@@ -139,10 +139,7 @@ def _statement(rnd: random.Random, depth: int, forms: Forms) -> list[str]:
     if depth and way < 0.37:
         inner = [f"    {line}" for line in _statement(rnd, depth - 1, forms)]
         return [f"for z in {rnd.choice(['words[:2]', 'w.ask(2)', 'range(2)', 'xs[:2]'])}:", *inner]
-    if way < 0.6:
-        text = rnd.choice(forms.fills)
-    else:
-        text = rnd.choice(forms.changes if way < 0.8 else forms.uses)
+    text = rnd.choice(forms.fills if way < 0.6 else forms.changes if way < 0.8 else forms.uses)
     while any(each in text for each in ("<list>", "<item>", "<number>")):
         text = text.replace("<list>", rnd.choice(forms.lists), 1).replace("<item>", rnd.choice(forms.items), 1)
         text = text.replace("<number>", rnd.choice(forms.numbers), 1)

@@ -167,7 +167,7 @@ GRAMMAR: dict[str, list[str]] = {
         "list(itertools.islice(<ls>, 2))", "[x for x in <s> if x != 'a']", "sum([<ls>, <ls>], [])", "list(<ss>)",
         "m.ask(<s>).splitlines()",
         "list(itertools.takewhile(s:: lambda $: <b>, <^ls>))", "[y for x in <ls> if (y := m.ask(x)) != 'no']",
-        "list(Counter(<ls>))",
+        "list(Counter(<ls>))", "sorted(<dl>, key=lambda k: len(<dl>[k]))",
     ],
     "li": [
         "[i:: <i> for $ in <^li>]", "[s:: <i> for $ in <^ls>]", "[i:: $ for $ in <^li> if <b>]",
@@ -185,7 +185,7 @@ GRAMMAR: dict[str, list[str]] = {
         "dict(sorted(<ds>.items()))", "dict(a=<i>, **{<s>: <i>})", "(<ds> if <b> else <ds>)",
     ],
     "dl": ["{<s>: <ls>}", "{**<dl>, <s>: <ls>}", "{s:: $: <ls> for $ in <^ls>}", "{'a': <ls>, 'b': <ls>}",
-    "dict(<dl>)"],
+    "dict(<dl>)", "<dl>.copy()", "{k: v[:1] for k, v in <dl>.items()}"],
     "ss": ["set(<ls>)", "{<s>, <s>}", "<ss> | <ss>", "<ss> - <ss>", "<ss> & set(<ls>)", "{s:: <s> for $ in <^ls>}",
     "<ss>.copy()"],
     "t": ["(<s>, <i>)", "(<s>, <i>)", "max(<ds>.items(), key=lambda kv: kv[1])", "Pair(<s>, <i>)",
@@ -363,7 +363,8 @@ class Writer:
                 "<Nls>.extend(<ls>)", "<Nls>.insert(<i>, <s>)", "<NP>.tags.append(<s>)", "<NQ>.notes.append(<s>)",
                 "<Nli>.append(<i>)",
                 "<Ndl>.setdefault(<s>, []).append(<s>)", "<Ndl>[<s>].append(<s>)", "<dl>[<s>] += <ls>",
-                "push(<Nls>, <s>)",
+                "push(<Nls>, <s>)", "<Ndl>.setdefault(m.ask(<s>), []).append(<s>)", "<Ndl>[m.ask(<s>)] = [<s>]",
+                "[<Ndl>.setdefault(x, []).append(m.ask(x)) for x in <ls>[:]]", "<Ndl>.update(<dl>)",
             ]  # fmt: skip
         rule = self.random.choice(rules)
         self.line(indent, self._targets(rule))
