@@ -576,7 +576,8 @@ def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) 
         held[at] = value
         run.taint_but(held, {key: each for key, each in optional.items() if key != at})
         return
-    if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
+    is_open = is_open_key(run, at) if type(held) in MAPPINGS else is_unknown(run, at)
+    if is_unknown(run, held) or is_open or (is_unknown(run, value) and type(at) is slice):
         if type(at) is slice:
             run.use_up(value)
         _lose(run, held, at, value, is_new=is_new)
@@ -604,6 +605,7 @@ def del_item(run: Any, held: Any, at: Any) -> None:
         del held[at]
     except Undecided:
         _lose(run, held, at)
+        run.raises()
 
 
 def _require_items(held: Any, at: Any, change: Callable[..., None], *value: Any) -> None:

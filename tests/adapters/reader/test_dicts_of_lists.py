@@ -62,6 +62,16 @@ def by_pairs(words: list[str]) -> Any:
     return groups
 
 
+def by_pairs_that_are_stored(words: list[str]) -> Any:
+    groups: dict[Any, list[int]] = {}
+    for at, word in enumerate(words):
+        key = (word, at % 2)
+        if key not in groups:
+            groups[key] = []
+        groups[key].append(at)
+    return groups
+
+
 def by_name(words: list[str]) -> Any:
     groups: dict[str, list[int]] = {}
     for at, word in enumerate(words):
@@ -72,7 +82,7 @@ def by_name(words: list[str]) -> Any:
 
 
 FILLS: list[Callable[[list[str]], Any]] = [
-    by_setdefault, by_defaultdict, by_test, by_both_ways, by_sums, by_pairs, by_name,
+    by_setdefault, by_defaultdict, by_test, by_both_ways, by_sums, by_pairs, by_pairs_that_are_stored, by_name,
 ]  # fmt: skip
 USES: list[Callable[[Any], Any]] = [
     lambda groups: groups,
