@@ -279,8 +279,8 @@ def _text_of(value: Any) -> Any:
 
 
 def tells(component: Any, method: str) -> bool:
-    """Whether the component's method is LlamaIndex's own, intercepted to report its result."""
-    return is_shared(class_of(component), method)
+    """Whether the component's method is LlamaIndex's own, intercepted to report its result, with nothing around it."""
+    return is_shared(class_of(component), method) and not is_replaced(component, method)
 
 
 def _provider_of(component: Any) -> Hashable | None:
