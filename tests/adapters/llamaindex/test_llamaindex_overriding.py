@@ -20,7 +20,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 import teola_plugin
 from teola_plugin.api import optimized as behind
 from tests.support.llamaindex_comparing import Stage, same
-from tests.support.llamaindex_parts import notes, rag
+from tests.support.llamaindex_parts import local_index, notes, rag
+from tests.support.llamaindex_reading import read_call
 from tests.support.llamaindex_world import QUESTION
 
 
@@ -263,6 +264,21 @@ def test_what_a_postprocessor_leaves_out_is_not_asked_about() -> None:
     same(build, lambda engine: engine.query(QUESTION), exact=False, look=asked)
 
 
+class Control(VectorIndexRetriever):
+    """The hook, and not the method around it."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return super()._retrieve(query_bundle)[:3]
+
+
+@pytest.mark.parametrize("mode", ["compact", "accumulate"])
+def test_what_a_hook_finds_of_nodes_that_know_each_other_is_gone_on_with(mode: str) -> None:
+    def build(stage: Stage) -> Any:
+        return rag(stage, mode=mode, retriever=Control(local_index(stage), similarity_top_k=4))
+
+    same(build, lambda engine: engine.query(QUESTION), exact=False, look=asked, least_hits=1)
+
+
 def test_an_engine_around_it_answers_the_same() -> None:
     same(lambda stage: rag(stage, retriever=Expanding(stage)), lambda engine: engine.query(QUESTION), look=_of_engine)
 
@@ -284,6 +300,7 @@ def test_what_a_function_in_an_object_makes_of_an_answer_is_asked_about() -> Non
         inner.query = lambda query: Response(str(whole(query))[:5])  # type: ignore[method-assign]
         return Answering(engine=inner, llm=stage.engines.model)
 
+    assert "not known that it only asks" in read_call(build(Stage()), "query", QUESTION).barrier
     same(build, lambda engine: engine.query(QUESTION), exact=False, look=asked)
 
 
