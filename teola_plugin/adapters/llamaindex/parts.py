@@ -219,13 +219,12 @@ class OwnMethods:
     readings: Mapping[str, Reading]
 
 
-_methods: dict[int, OwnMethods] = {}
+_methods: dict[int, Mapping[str, Reading]] = {}
 
 
 def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
     """Return the run of a user's method that begins a call of its own, if it is read."""
-    methods = _methods.get(id(component))
-    reading = methods.readings.get(method) if methods is not None else None
+    reading = _methods.get(id(component), {}).get(method)
     function = replacement_of(component, method) if reading is not None else None
     is_async = method.startswith("a")
     if reading is None or function is None or inspect.iscoroutinefunction(function) is not is_async:
@@ -337,7 +336,7 @@ class Parts:
             number = id(methods.component)
             if number not in _methods:
                 weakref.finalize(methods.component, _methods.pop, number, None).atexit = False
-            _methods[number] = methods
+            _methods[number] = methods.readings
 
     def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""

@@ -60,6 +60,8 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
         **_entries(cls, calls),
         **_read_steps(pipeline),
     }
+    if hasattr(cls, "__del__"):  # the state is the original's, which the twin's class keeps alive
+        namespace["__del__"] = lambda self: None
     if not hasattr(cls, "explain"):
         namespace["explain"] = lambda self, format="text", analyze=None: calls.explain(format, analyze)
     for name in MAKES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -183,6 +184,34 @@ def test_a_coroutine_that_is_not_awaited_asks_nothing(is_awaited: bool) -> None:
         return await made if is_awaited else made.close()
 
     same(Coroutine, act, exact=False, look=asked)
+
+
+class Closing(Expanding):
+    """Closes something in the end."""
+
+    def use(self, closed: list[str]) -> Closing:
+        self.closed = closed
+        return self
+
+    def __del__(self) -> None:
+        self.closed.append("closed")
+
+
+def test_the_end_of_the_optimized_object_is_not_that_of_the_users() -> None:
+    closed: list[str] = []
+    own: Any = Closing(Stage()).use(closed)
+    twin: Any = teola_plugin.optimize(own)
+    assert twin is not own
+    del twin
+    gc.collect()
+    assert closed == []
+    twin = teola_plugin.optimize(own)
+    del own
+    gc.collect()
+    assert closed == []
+    del twin
+    gc.collect()
+    assert closed == ["closed"]
 
 
 def test_a_method_that_is_replaced_later_runs() -> None:
