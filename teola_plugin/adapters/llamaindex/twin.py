@@ -138,16 +138,15 @@ def _reading_method(
     twin: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> contextlib.AbstractContextManager[None]:
     """Begin reading a method that the user's class has in the place of the framework's."""
-    session = current()
-    if session is None or session.is_at_rest:
-        return contextlib.nullcontext()
-    component = original_of(twin)
+    component, session = original_of(twin), current()
     try:
         own = method_run(component, name, args, kwargs)
     except Exception:  # a fault of ours is never the user's: the method runs as it is
         log.exception("the method %s could not be read", name)
         return contextlib.nullcontext()
-    return contextlib.nullcontext() if own is None else entered(component, own)
+    if own is None or session is None or session.is_at_rest:
+        return contextlib.nullcontext()
+    return entered(component, own)
 
 
 def _sync_entry(
