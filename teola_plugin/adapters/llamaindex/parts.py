@@ -238,7 +238,7 @@ def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mappi
     return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, roots=roots, is_beside=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class OwnSteps:
     """The steps of a workflow, by name. `undisturbed`: steps beside which no other step uses the state; `apart`: steps
     beside which no other step stores something outside of itself; `is_whole`: no further steps exist.
@@ -252,7 +252,7 @@ class OwnSteps:
     is_whole: bool
 
 
-_steps: dict[int, OwnSteps] = {}
+_steps: weakref.WeakValueDictionary[int, OwnSteps] = weakref.WeakValueDictionary()
 
 
 def steps_of(workflow: Any) -> OwnSteps | None:
@@ -328,10 +328,7 @@ class Parts:
                 weakref.finalize(each.component, _readings.pop, number, None).atexit = False
             _parts[number], _readings[number] = each.component, each.reading
         if steps is not None:
-            number = id(steps.workflow)
-            if number not in _steps:
-                weakref.finalize(steps.workflow, _steps.pop, number, None).atexit = False
-            _steps[number] = steps
+            _steps[id(steps.workflow)] = self._held = steps
         if methods is not None:
             number = id(methods.component)
             if number not in _methods:
