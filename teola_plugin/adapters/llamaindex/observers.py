@@ -158,7 +158,7 @@ class _Query:
 
 
 def _told(component: object, value: Any, methods: Sequence[str]) -> Any:
-    """Report a value, unless a method of the user's goes on with it: `return super().retrieve(query)[:3]`."""
+    """Report a value, except inside a user's method of the same name: `return super().retrieve(query)[:3]`."""
     session = current() if is_awaited(component) else None
     if session and any(is_replaced(component, each) for each in methods):
         return value

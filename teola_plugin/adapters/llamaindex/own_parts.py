@@ -49,7 +49,7 @@ def own_part(component: Any) -> OwnPart:
 
 
 def own_methods(pipeline: Any) -> OwnMethods | None:
-    """Return the user's methods in the place of the framework's entry methods (`retrieve`, ...), if they may ask."""
+    """Return the user's overrides of entry methods (`retrieve`, ...), if requests are possible there."""
     if not isinstance(pipeline, _WITH_METHODS):
         return None
     try:

@@ -213,7 +213,7 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
 
 @dataclass(frozen=True, slots=True)
 class OwnMethods:
-    """A component of a user's class with methods in the place of the framework's, read as calls of them begin."""
+    """A component of a user's class, with overrides of entry methods, which are read as calls begin."""
 
     component: Any
     readings: Mapping[str, Reading]
@@ -223,7 +223,7 @@ _methods: dict[int, Mapping[str, Reading]] = {}
 
 
 def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
-    """Return the run of a user's method that begins a call of its own, if it is read."""
+    """Return the run of a user's override of an entry method, if read."""
     reading = _methods.get(id(component), {}).get(method)
     function = replacement_of(component, method) if reading is not None else None
     is_async = method.startswith("a")

@@ -279,7 +279,7 @@ def _text_of(value: Any) -> Any:
 
 
 def tells(component: Any, method: str) -> bool:
-    """Whether the component's method is LlamaIndex's own, intercepted to report its result, with nothing around it."""
+    """Whether the component's method is LlamaIndex's, intercepted to report results, without a user's override."""
     return is_shared(class_of(component), method) and not is_replaced(component, method)
 
 
@@ -345,7 +345,7 @@ def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType
 
 
 def is_replaced(component: Any, method: str) -> bool:
-    """Whether code of the user's may stand in the place of a framework's method: in a class, or in the object."""
+    """Whether a user's code may override a framework's method: in a class, or in the object."""
     try:
         own = foreign.own_attributes(component)
         owner = foreign.owner_in_mro(class_of(component), method)
@@ -355,7 +355,7 @@ def is_replaced(component: Any, method: str) -> bool:
 
 
 def replacement_of(component: Any, method: str) -> types.FunctionType | None:
-    """Return the user's function that a call of a framework's method runs, if a class has one that can be read."""
+    """Return the user's readable override of a framework's method, in a class."""
     cls = class_of(component)
     if not foreign.has_known_classes(cls) or not is_replaced(component, method):
         return None

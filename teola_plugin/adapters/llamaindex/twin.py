@@ -137,7 +137,7 @@ def _reading(
 def _reading_method(
     twin: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> contextlib.AbstractContextManager[None]:
-    """Begin reading a method that the user's class has in the place of the framework's."""
+    """Begin reading a user's override of an entry method."""
     component, session = original_of(twin), current()
     try:
         own = method_run(component, name, args, kwargs)
