@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
+import enum
 import fractions
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -98,7 +99,7 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
             return None if value.dtype.hasobject else []
     try:
         if is_library_class(kind) and module_of(kind).startswith(_FRAMEWORKS):
-            return _fields(value)
+            return [value._value_] if is_kind_of(value, enum.Enum) else _fields(value)
         facts = facts_of(kind)
         if facts.kind == "enum":
             return None if facts.user_names else [value._value_]

@@ -31,7 +31,7 @@ from teola_plugin.adapters.interception import around
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
-from teola_plugin.adapters.llamaindex.reading_parts import METHODS
+from teola_plugin.adapters.llamaindex.reading_parts import METHODS, is_replaced
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current
@@ -133,7 +133,7 @@ def _running(method: str, coroutine: str, does: Mapping[str, bool]) -> Callable[
 
             def finish(value: Any) -> Any:
                 run.close()
-                return value if query.has_changed() else tell(_told(component, value))
+                return value if query.has_changed() else tell(_told(component, value, (method, coroutine)))
 
             if part is None:
                 yield finish
@@ -157,8 +157,11 @@ class _Query:
         return any(bundle.query_str is not text for bundle, text in self._held)
 
 
-def _told(component: object, value: Any) -> Any:
+def _told(component: object, value: Any, methods: Sequence[str]) -> Any:
+    """Report a value, except inside a user's method of the same name: `return super().retrieve(query)[:3]`."""
     session = current() if is_awaited(component) else None
+    if session and any(is_replaced(component, each) for each in methods):
+        return value
     if session and isinstance(value, list) and is_plain(value) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))
     return value

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from collections.abc import Mapping, Set
 from itertools import chain, permutations
 from typing import Any
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.workflow import StartEvent, Workflow
 
-from teola_plugin.adapters.llamaindex.parts import OwnPart, OwnSteps
+from teola_plugin.adapters.llamaindex.entries import methods_of
+from teola_plugin.adapters.llamaindex.parts import OwnMethods, OwnPart, OwnSteps
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_models import ASKING
-from teola_plugin.adapters.llamaindex.reading_parts import METHODS, class_of, function_of, is_read, may_ask
+from teola_plugin.adapters.llamaindex.reading_parts import (
+    METHODS,
+    class_of,
+    function_of,
+    is_read,
+    may_ask,
+    replacement_of,
+)
 from teola_plugin.adapters.llamaindex.reading_workflows import is_simple, may_send
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.mentions import functions_in
@@ -32,6 +46,28 @@ def own_part(component: Any) -> OwnPart:
     """Return a component with a user function, prepared for reading."""
     origin = origin_of(function_of(component))
     return OwnPart(component, Reading(f"{type_name(class_of(component))}: {origin}", origin))
+
+
+def own_methods(pipeline: Any) -> OwnMethods | None:
+    """Return the user's overrides of entry methods (`retrieve`, ...), if requests are possible there."""
+    if not isinstance(pipeline, _WITH_METHODS):
+        return None
+    try:
+        cls: Any = class_of(pipeline)
+        names = [each for name in methods_of(cls) for each in (name, f"a{name}")]
+        methods = [(name, function) for name in names if (function := replacement_of(pipeline, name)) is not None]
+        found = {name: each for name, each in methods if inspect.iscoroutinefunction(each) is (name[:1] == "a")}
+        if not found or not may_ask(pipeline, list(found.values())):
+            return None
+    except Barrier:  # the class is unreadable
+        return None
+    origins = {name: origin_of(each) for name, each in found.items()}
+    return OwnMethods(
+        pipeline, {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
+    )
+
+
+_WITH_METHODS = (BaseRetriever, BaseQueryEngine, BaseSynthesizer, BaseNodePostprocessor, BaseChatEngine)
 
 
 def own_steps(pipeline: Any) -> OwnSteps | None:

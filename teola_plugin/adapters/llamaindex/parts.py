@@ -27,7 +27,7 @@ from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.adapters.llamaindex.later_steps import StepRun, later_steps, read_step
 from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun, innermost
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_parts import function_of, original_of
+from teola_plugin.adapters.llamaindex.reading_parts import function_of, original_of, replacement_of
 from teola_plugin.adapters.llamaindex.reading_workflows import (
     StepContext,
     buffers_of_step,
@@ -37,10 +37,11 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
     state_of,
 )
 from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Opaque
+from teola_plugin.adapters.reader.values import Opaque, Pending
 from teola_plugin.adapters.source import node_of
 from teola_plugin.seams import current, inside
 from teola_plugin.trace import Asides, Reading, Traced
@@ -211,6 +212,33 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
 
 
 @dataclass(frozen=True, slots=True)
+class OwnMethods:
+    """A component of a user's class, with overrides of entry methods, which are read as calls begin."""
+
+    component: Any
+    readings: Mapping[str, Reading]
+
+
+_methods: dict[int, Mapping[str, Reading]] = {}
+
+
+def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
+    """Return the run of a user's override of an entry method, if read."""
+    reading = _methods.get(id(component), {}).get(method)
+    function = replacement_of(component, method) if reading is not None else None
+    is_async = method.startswith("a")
+    if reading is None or function is None or inspect.iscoroutinefunction(function) is not is_async:
+        return None
+
+    def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
+        found = call(run, run.load(function), (run.load(component), *given[0]), dict(given[1]))
+        return found.force() if is_async and type(found) is Pending else found
+
+    roots = [component, function]
+    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, roots=roots, is_beside=False)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class OwnSteps:
     """The steps of a workflow, by name. `undisturbed`: steps beside which no other step uses the state; `apart`: steps
     beside which no other step stores something outside of itself; `is_whole`: no further steps exist.
@@ -224,7 +252,7 @@ class OwnSteps:
     is_whole: bool
 
 
-_steps: dict[int, OwnSteps] = {}
+_steps: weakref.WeakValueDictionary[int, OwnSteps] = weakref.WeakValueDictionary()
 
 
 def steps_of(workflow: Any) -> OwnSteps | None:
@@ -285,7 +313,10 @@ def _reads_state(function: types.FunctionType) -> bool:
 class Parts:
     """The parts of one pipeline."""
 
-    def __init__(self, parts: Sequence[Part], own: Sequence[OwnPart] = (), steps: OwnSteps | None = None) -> None:
+    def __init__(
+        self, parts: Sequence[Part], own: Sequence[OwnPart] = (), steps: OwnSteps | None = None,
+        methods: OwnMethods | None = None,
+    ) -> None:  # fmt: skip
         self.parts = {id(part.component): part for part in parts}
         for number, part in self.parts.items():
             if number not in _covered:
@@ -297,10 +328,12 @@ class Parts:
                 weakref.finalize(each.component, _readings.pop, number, None).atexit = False
             _parts[number], _readings[number] = each.component, each.reading
         if steps is not None:
-            number = id(steps.workflow)
-            if number not in _steps:
-                weakref.finalize(steps.workflow, _steps.pop, number, None).atexit = False
-            _steps[number] = steps
+            _steps[id(steps.workflow)] = self._held = steps
+        if methods is not None:
+            number = id(methods.component)
+            if number not in _methods:
+                weakref.finalize(methods.component, _methods.pop, number, None).atexit = False
+            _methods[number] = methods.readings
 
     def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""

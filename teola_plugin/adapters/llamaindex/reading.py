@@ -37,10 +37,12 @@ from teola_plugin.adapters.llamaindex.reading_parts import (
     kind_of,
     own_attribute,
     read_own,
+    replacement_of,
 )
 from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_async import gather
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Handler, Opaque, Pending, type_name
@@ -146,13 +148,14 @@ class LlamaIndexAsker:
         if not (is_async or name in METHODS[kind]):
             return NOT_MINE
 
-        def call(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        def use(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
             def force() -> Any:
-                return self.use(run, held, name, args, kwargs)
+                found = self.use(run, held, name, args, kwargs)
+                return found.force() if is_async and type(found) is Pending else found
 
             return self._awaited(force) if is_async else force()
 
-        return Callee(call, name)
+        return Callee(use, name)
 
     def _awaited(self, force: Any) -> Pending:
         if not self._is_async:
@@ -163,6 +166,8 @@ class LlamaIndexAsker:
         """Return the result of a component's method. Raises: Barrier, Stalled, and the program's own errors."""
         if not is_own(component):
             return self._parts.use(run, component, method, args, kwargs)
+        if (function := replacement_of(component, method)) is not None:  # no method of the framework's is around it
+            return call(run, run.load(function), (run.load(component), *args), dict(kwargs))
         if not run.in_doubt:
             self._here[id(component)] += 1
             self.reached |= self._here

@@ -9,6 +9,7 @@ own        `custom_query`, `_query`, `_retrieve` or `_postprocess_nodes` is read
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -278,8 +279,8 @@ def _text_of(value: Any) -> Any:
 
 
 def tells(component: Any, method: str) -> bool:
-    """Whether the component's method is LlamaIndex's own, intercepted to report its result."""
-    return is_shared(class_of(component), method)
+    """Whether the component's method is LlamaIndex's, intercepted to report results, without a user's override."""
+    return is_shared(class_of(component), method) and not is_replaced(component, method)
 
 
 def _provider_of(component: Any) -> Hashable | None:
@@ -341,6 +342,28 @@ def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType
     if any(foreign.in_mro(cls, each) is not foreign.in_mro(base, each) for each in around):
         return None
     return (own_function(cls, base, _coroutine(name)) if is_async else None) or own_function(cls, base, name)
+
+
+def is_replaced(component: Any, method: str) -> bool:
+    """Whether a user's code may override a framework's method: in a class, or in the object."""
+    try:
+        own = foreign.own_attributes(component)
+        owner = foreign.owner_in_mro(class_of(component), method)
+        return own is None or method in own or (owner is not None and not foreign.is_library_class(owner))
+    except Barrier:  # the class is unreadable
+        return True
+
+
+def replacement_of(component: Any, method: str) -> types.FunctionType | None:
+    """Return the user's readable override of a framework's method, in a class."""
+    cls = class_of(component)
+    if not foreign.has_known_classes(cls) or not is_replaced(component, method):
+        return None
+    own = foreign.own_attributes(component)
+    function = without_span(foreign.in_mro(cls, method)) if own is not None and method not in own else None
+    if function is None or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return None
+    return function
 
 
 def _coroutine(name: str) -> str:

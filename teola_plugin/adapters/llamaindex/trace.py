@@ -30,7 +30,7 @@ from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
 from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.ingestion import INGESTS, add_ingestion
-from teola_plugin.adapters.llamaindex.own_parts import own_parts, own_steps
+from teola_plugin.adapters.llamaindex.own_parts import own_methods, own_parts, own_steps
 from teola_plugin.adapters.llamaindex.parts import Part, Parts
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
 from teola_plugin.adapters.llamaindex.query_pipeline import add_query_pipeline
@@ -76,7 +76,8 @@ def _traced_whole(pipeline: Any) -> Traced:
     loops = loops_in(held)
     parts = [*([root] if root.traced.engines else ()), *parts_among(held[1:], root.covered - root.ahead)]
     own, steps = own_parts(pipeline), own_steps(pipeline)
-    if not (own or steps) and parts in ([], [root]) and root.traced is root.atraced:
+    methods = None if root.traced.engines else own_methods(pipeline)  # else the graph asks for what they do
+    if not (own or steps or methods) and parts in ([], [root]) and root.traced is root.atraced:
         return replace(root.traced, loops=loops) if loops else root.traced
     breaks = dict.fromkeys(why for part in (root, *parts) for why in part.traced.breaks)
     shown: dict[str, Traced] = {}
@@ -84,8 +85,11 @@ def _traced_whole(pipeline: Any) -> Traced:
         if part is not root:
             shown[unique(plain_class(part.component).__name__, shown)] = part.traced
     return replace(
-        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown, loops=loops,
-        readings=(*(steps.readings.values() if steps else ()), *(each.reading for each in own)),
+        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps, methods).follow, parts=shown, loops=loops,
+        readings=(
+            *(steps.readings.values() if steps else ()), *(methods.readings.values() if methods else ()),
+            *(each.reading for each in own),
+        ),
     )  # fmt: skip
 
 

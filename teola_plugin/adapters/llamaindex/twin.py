@@ -29,7 +29,7 @@ from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.llamaindex.own_runs import outermost
-from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, steps_of
+from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, method_run, step_run, steps_of
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.adapters.methods import attribute_of
@@ -60,6 +60,8 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
         **_entries(cls, calls),
         **_read_steps(pipeline),
     }
+    if hasattr(cls, "__del__"):  # the state is the original's, which the twin's class keeps alive
+        namespace["__del__"] = lambda self: None
     if not hasattr(cls, "explain"):
         namespace["explain"] = lambda self, format="text", analyze=None: calls.explain(format, analyze)
     for name in MAKES:
@@ -90,7 +92,7 @@ def _entries(cls: type, calls: Calls) -> dict[str, Any]:
             if original is None:
                 continue
             find = partial(attribute_of, cls, method)  # the method may be replaced after `optimize`
-            entry = functools.wraps(original)(make(find, calls, does, is_root=not is_engine))
+            entry = functools.wraps(original)(make(find, calls, does, method, is_root=not is_engine))
             setattr(entry, DISPATCHER_SPAN_DECORATED_ATTR, True)
             entries[method] = entry
     return entries
@@ -132,8 +134,23 @@ def _reading(
         return contextlib.nullcontext()
 
 
+def _reading_method(
+    twin: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Begin reading a user's override of an entry method."""
+    component, session = original_of(twin), current()
+    try:
+        own = method_run(component, name, args, kwargs)
+    except Exception:  # a fault of ours is never the user's: the method runs as it is
+        log.exception("the method %s could not be read", name)
+        return contextlib.nullcontext()
+    if own is None or session is None or session.is_at_rest:
+        return contextlib.nullcontext()
+    return entered(component, own)
+
+
 def _sync_entry(
-    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], *, is_root: bool
+    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], name: str, *, is_root: bool
 ) -> Callable[..., Any]:
     def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
@@ -142,7 +159,7 @@ def _sync_entry(
         inputs = partial(_inputs_of, self, args, kwargs, does, is_async=False, is_root=is_root)
         call = calls.open(inputs, loop=asyncio._get_running_loop() if isinstance(self, Workflow) else None)
         try:
-            with active(call.session), outermost(), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs), _reading_method(self, name, args, kwargs):
                 value = method(*args, **kwargs)
         except BaseException:
             call.close()
@@ -153,7 +170,7 @@ def _sync_entry(
 
 
 def _async_entry(
-    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], *, is_root: bool
+    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], name: str, *, is_root: bool
 ) -> Callable[..., Any]:
     async def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
         method = find().__get__(self, type(self))
@@ -162,7 +179,7 @@ def _async_entry(
         inputs = partial(_inputs_of, self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
-            with active(call.session), outermost(), ingesting(self, kwargs):
+            with active(call.session), outermost(), ingesting(self, kwargs), _reading_method(self, name, args, kwargs):
                 value = await method(*args, **kwargs)
         except BaseException:
             call.close()

@@ -473,7 +473,7 @@ class Overriding(GradingQueryEngine):
         return super().query(str_or_query_bundle)
 
 
-def test_a_query_of_the_users_is_left_to_the_run() -> None:
+def test_a_query_of_the_users_is_read_up_to_llamaindexs_own() -> None:
     def build(stage: Stage) -> Any:
         ran.clear()
         return Overriding(retriever=vector_retriever(stage, top_k=4), llm=stage.engines.model)
@@ -481,7 +481,7 @@ def test_a_query_of_the_users_is_left_to_the_run() -> None:
     same(
         build, asking("query", "sync", QUESTION), look=lambda component, stage: [list(ran), _requests(component, stage)]
     )
-    assert read_call(build(Stage()), "query", QUESTION).barrier == "it calls query of Overriding"
+    assert read_call(build(Stage()), "query", QUESTION).barrier == "it makes an object of the class super"
 
 
 class Keeping(BaseRetriever):

@@ -70,7 +70,7 @@ def test_nodes_that_the_framework_found_are_told_as_copies(monkeypatch: pytest.M
     monkeypatch.setattr(observers, "is_awaited", lambda component: True)
     found = [node()]
     with active(Hearing()):  # type: ignore[arg-type]
-        assert observers._told(object(), found) is found
+        assert observers._told(node(), found, ["retrieve"]) is found
     assert told == found
     assert told[0] is not found[0]
 
