@@ -191,9 +191,9 @@ def searching(
 def _telling(
     held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
 ) -> Callee:
-    """Return a method for the reader that makes one search and computes the text of its reply, which it may refuse.
+    """Return a method for the reader: a search, and the text computed of the reply, where computing may raise.
 
-    The text counts as a part of the reply, as what a parser makes of a model's does.
+    The text counts as a part of the reply, like the value that a parser makes of a model's reply.
     """
     cls: Any = type(held)
 
@@ -239,7 +239,7 @@ def _telling(
 
 
 class _Found(BaseException):
-    """The reply to a search, on its way past the code that computes its text."""
+    """The reply to a search, on the way past the code that computes the text."""
 
 
 class _Like:

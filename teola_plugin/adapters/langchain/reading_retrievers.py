@@ -499,7 +499,7 @@ def _has_plain_schema(tool: Any) -> bool:
 
 
 def _takes_text(tool: Any, function: Any, value: Any) -> bool:
-    """Whether a tool of one argument gets a text, which it gives to its function as it is."""
+    """Whether a tool has a single argument, a text, which the function gets unchanged."""
     is_text = type(value) in (str, Unknown)
     is_simple = type(tool) is Tool and tool.args_schema is None and is_text
     return is_simple and "callbacks" not in inspect.signature(function).parameters

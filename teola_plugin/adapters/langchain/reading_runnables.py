@@ -182,7 +182,7 @@ def _begun_together(
 ) -> list[Any]:
     """Return the results of several works; the first `most` begin regardless of errors in the others.
 
-    `are_cancelled`: an error in one of them may end the others at their next request.
+    `are_cancelled`: an error in a work may end the remaining works at the next request.
     """
     companions = Companions(run)
     try:

@@ -1,10 +1,10 @@
-"""Functions beside each other on an event loop: an error in one function cancels all others.
+"""Functions side by side on an event loop: an error in a function cancels all companions.
 
-    one    ask A, parse the reply
-    two    ask B, ask C
+    left     ask A, parse the reply
+    right    ask B, ask C
 
-B is asked as `two` begins. C is asked unless the reply to A cannot be parsed by then, so C waits for that reply. Where
-`one` may raise before asking anything, B waits too.
+B is asked as `right` begins. C is asked unless parsing the reply to A has failed by then, so C waits for the reply.
+Where `left` may raise before asking anything, B waits too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Stalled, Unde
 
 @dataclass
 class Companion:
-    """One of the functions. `begins_asking`: a request comes before anything that may raise.
+    """A function. `begins_asking`: a request comes before anything may raise.
 
     `first` and `later`: the first request, if unanswered, and further requests. `gates`: the sources of errors.
-    `is_cancelled`: an error of another function ends the function at its next request.
+    `is_cancelled`: an error of another function ends the function at the next request.
     """
 
     is_cancelled: bool = True
@@ -34,14 +34,14 @@ class Companion:
 
 @dataclass
 class Companions:
-    """The functions beside each other, in one evaluation."""
+    """The functions side by side, in an evaluation."""
 
     run: Any
     _all: list[Companion] = field(default_factory=list)
 
     @contextlib.contextmanager
     def one(self, *, is_cancelled: bool = True) -> Iterator[Companion]:
-        """Evaluate one function inside the context. A function that is not read to the end may raise."""
+        """Evaluate a function inside the context. A function not read to the end may raise."""
         run, own = self.run, Companion(is_cancelled)
         before, met, asked = run.gates, len(run.met), len(run.asks)
         self._all.append(own)
@@ -63,7 +63,7 @@ class Companions:
             own.later = [ask for ask in asks if not any(ask is each for each in own.first)]
 
     def add_unread(self) -> None:
-        """Note that a function which is not read runs beside the others."""
+        """Note that an unread function runs beside the functions."""
         self._all.append(Companion(gates=ANYWHERE))
 
     def hold_back(self) -> None:

@@ -114,9 +114,9 @@ ATOMS = (str, int, bool, type(None), bytes)
 
 
 class Lists:
-    """The lists that are the values of a dict whose keys are not known, and that only such dicts hold.
+    """The lists in a dict with unknown keys; nothing else holds the lists.
 
-    `one`: stands for each of them, a list of unknown content; what is put into any of them is put into it.
+    `one`: a list of unknown content, which stands for each list: an item put into any list is put into `one`.
     """
 
     __slots__ = ("one",)
@@ -407,7 +407,7 @@ class Heap:
     # --- dicts of lists ----------------------------------------------------------------------------------------------
 
     def lists_for(self, held: Any, each: Each, why: frozenset[Hashable]) -> Lists | None:
-        """Return the lists of a dict to which a list of its own is added; None if other values are in it, too.
+        """Return the lists of a dict to which a new list is added; None if the dict has values of further kinds.
 
         `each`: what is known of the dict before. `why`: the sources of the key.
         """
@@ -419,7 +419,7 @@ class Heap:
         return lists
 
     def put_into(self, lists: Lists, new: Any) -> None:
-        """Note that a list which only the program's expression knows is one of these."""
+        """Note that a list, known to the program's expression alone, belongs to the lists."""
         own, each = self.each_of(lists.one), self.each_of(new)
         self.taint_with(lists.one, own.joined(each) if own and each else None)
 

@@ -309,7 +309,7 @@ def _set_default(run: Any, value: Any, each: Each, at: Any, default: Any = None)
 
 
 def _updated(run: Any, value: Any, items: Any, own: Each) -> Each | None:
-    """Return what is known of a dict that is updated by other items; None if that may raise, or all of it is known."""
+    """Return what is known of a dict updated by more items; None if the update may raise, or all items are known."""
     is_open = is_unknown(run, value) or is_unknown(run, items)
     new = run.each_of(items) if is_open and is_collection(items) else None
     if new is None:
