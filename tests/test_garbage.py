@@ -83,15 +83,16 @@ def engine(url: str) -> Any:
 
 
 def garbage_of(call: Callable[[], object]) -> list[Any]:
-    """What a call leaves to the garbage collector, once its threads are done."""
+    """What a call leaves to the garbage collector, once its threads are done; not what other tests have made."""
     gc.collect()
     gc.disable()
+    before = {id(value) for value in gc.get_objects()}
     try:
         call()
         time.sleep(0.3)
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return list(gc.garbage)
+        return [value for value in gc.garbage if id(value) not in before]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
