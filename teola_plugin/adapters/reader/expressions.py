@@ -15,7 +15,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.amounts import holds_of, is_atom
-from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame, changed_by
+from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame, changed_by, may_call
 from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
@@ -691,7 +691,7 @@ class Expressions:
             try:
                 run.repeat_over(items, inner, round_)
             except Stalled:
-                if not only_compute[at]:
+                if not only_compute[at] or may_call(items):
                     raise
                 return run.unknown()
             return _of_some(run, holds, elements, made)

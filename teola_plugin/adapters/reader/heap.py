@@ -57,7 +57,7 @@ _UNBOUND = Unknown(sources=_ANYTHING)
 """A variable that is set on only one of two paths."""
 
 NUMBERED, ZIPPED, WALKED, MAPPED, FILTERED = "numbered", "zipped", "walked", "mapped", "filtered"
-ALIKE, LISTED = "alike", "listed"
+ALIKE, LISTED, EITHER = "alike", "listed", "either"
 KEYS, VALUES, ITEMS = "keys", "values", "items"
 """How an iterator, a list or a view makes its items: see `values.Unknown.over`."""
 
@@ -456,6 +456,8 @@ class Heap:
             return None if holds is None else Each(holds, value.sources or ANYWHERE)
         if len(value.over) == 1:
             return Each(value.over[0], self.sources(value))
+        if value.over[0] is EITHER:
+            return None
         if value.over[0] is LISTED:
             found = self.each_of(value.over[1])
             return None if found is None else Each(found.holds, self.sources(value))
@@ -564,6 +566,8 @@ class Heap:
         return key
 
     def _item_of_made(self, value: Unknown, how: str, first: Any, *rest: Any) -> Any:
+        if how is EITHER:
+            raise Barrier("it goes over an iterator that was made on one of two paths")
         if how is WALKED:
             return self.item_of(first)
         if how is LISTED:
@@ -1002,6 +1006,8 @@ class Heap:
             found.is_shared = True
             for each in (one, two):
                 self._share(each)
+        if iterators := list(filter(may_call, (one, two))):
+            found.over = (EITHER, *iterators)
         self._note_made(found)
         return found
 
@@ -1241,6 +1247,13 @@ class _Arm:
     ended: Ended = None
     value: Any = None
     has_raised: bool = False
+
+
+def may_call(value: Any) -> bool:
+    """Whether a value is an iterator that may call functions of the program to make its items."""
+    if type(value) is Unknown and len(value.over) > 1:
+        return value.over[0] in (MAPPED, FILTERED, EITHER) or any(map(may_call, value.over[1:]))
+    return type(value) is Lazy
 
 
 def of_lists(value: Any) -> list[Any] | None:

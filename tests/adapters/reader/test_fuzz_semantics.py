@@ -70,6 +70,34 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "an iterator that is made on one of two paths": """
+        seen, xs, it = set(), [], ()
+        for x in m.ask('c').split(): xs.append(x)
+        if m.ask('q').startswith('a'):
+            it = filter(lambda x: seen.add(x), xs)
+        m.ask(str('a' in it))
+        return seen
+    """,
+    "an iterator over known items that is made on one of two paths": """
+        seen, it = set(), ()
+        if m.ask('q').startswith('a'):
+            it = map(lambda x: seen.add(x), ['a', 'b'])
+        found = list(it)
+        m.ask(str(len(seen)))
+        return seen, found
+    """,
+    "an iterator that is made where something may raise": """
+        seen, xs, it = set(), [], ()
+        for x in m.ask('c').split(): xs.append(x)
+        try:
+            m.ask('q' + str(len(xs)))
+            it = map(lambda x: seen.add(x), xs)
+        except Exception:
+            m.ask('caught')
+        found = [x for x in it]
+        m.ask(str(len(seen)))
+        return seen
+    """,
     "a store in a text, in a try": """
         try:
             text['a'] = 'b'
