@@ -70,6 +70,18 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "lists of two dicts in one": """
+        a, b = {}, {}
+        for x in m.ask('c').split():
+            a.setdefault(x, []).append('one')
+            b.setdefault(x, []).append('two')
+        both = {**a, **b}
+        for x in m.ask('d').split():
+            if x in both: both[x].append(1.5)
+        for v in b.values():
+            m.ask(str(sum(v)))
+        return a, b, both
+    """,
     "an iterator that is made on one of two paths": """
         seen, xs, it = set(), [], ()
         for x in m.ask('c').split(): xs.append(x)
