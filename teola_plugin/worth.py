@@ -98,6 +98,8 @@ class Worth:
 
     def _is_slower(self, took_s: float) -> bool:
         """Compare a call with the call at rest before it, if any, and decide whether the next call rests."""
+        if self.is_checking and not self.rested_s:  # a call that began before the check
+            return False
         if self.is_checking:
             self.until_check = 0
             self.slower = self.slower + 1 if self.rested_s < (self.before_s + took_s) / 2 else 0

@@ -120,6 +120,18 @@ def test_a_small_gain_that_is_none_beside_calls_at_rest_rests() -> None:
 
 
 @CHECKED
+def test_calls_that_end_before_any_call_at_rest_are_no_check() -> None:
+    """Calls side by side: several had begun before the first check."""
+    worth = Worth()
+    for _ in range(PATIENCE_CALLS + 2 * CHECKS):
+        worth.judge(Report(hits=3, gained_s=0.1, ended_s=1.0))
+    assert not worth.is_worth()  # the call at rest
+    worth.judge(Report(misses=3, ended_s=1.05, rested=True))
+    assert worth.is_worth()
+    assert worth.resting == 0
+
+
+@CHECKED
 def test_a_small_gain_that_is_one_is_checked_ever_more_seldom() -> None:
     ran = checked(1.0, 1.05, calls=100)
     rests = [at for at, is_ahead in enumerate(ran) if not is_ahead]
