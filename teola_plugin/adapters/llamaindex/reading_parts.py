@@ -174,11 +174,9 @@ class Parts:
         spec = EngineSpec("python", component, name, provider)
         act: Callable[[], Any] | None = None
         if may_begin:
-            act = functools.partial(getattr(component, method), *given, **named)
-        if judges and act is not None and not is_async:
-            act = functools.partial(beside_loops, act)
-        if act is not None:
             run.require_as_set_before(component)
+            act = functools.partial(getattr(component, method), *given, **named)
+            act = functools.partial(beside_loops, act) if judges and not is_async else act
             act = run.begin_as_set_before(act, [component])
         op = "act" if may_begin else TOLD
         key, holds = (op, source, method, asked), EvaluationResult if judges else "any"

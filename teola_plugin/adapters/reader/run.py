@@ -664,10 +664,10 @@ class Run(Heap):
 
     def begin_as_set_before(self, begin: Callable[[], T], components: Sequence[Any]) -> Callable[[], T]:
         """Return `begin`, which raises Cancelled if a component has other settings by then than before the call."""
-        notes = self._notes
+        if (notes := self._notes) is None:
+            return begin
 
         def is_changed(place: Hashable, component: Any, name: str, value: Any) -> bool:
-            assert notes is not None
             is_other = notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
             return is_other or notes.is_kept(value) is False
 
@@ -677,7 +677,7 @@ class Run(Heap):
                     raise Cancelled("a component was changed after this call of it was foreseen")
             return begin()
 
-        return begin if notes is None else begin_if_as_before
+        return begin_if_as_before
 
     def _note_change(self, what: str) -> None:
         self.changes.number += 1
