@@ -383,7 +383,7 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        is_hashable = is_key(a) or type(a) in ATOMS
+        is_hashable = is_key(a)
         is_safe = kind in (list, deque) or (kind in (set, *MAPPINGS) and is_hashable)
         found = run.unknown(a, b, holds="bool", is_safe=is_safe)
         found.of = run.shown(b, is_in, a) if kind in MAPPINGS and is_hashable else None
