@@ -7,6 +7,7 @@ call_site(run, callee, given)          the same, for an expression: unknown if a
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -27,7 +28,9 @@ from teola_plugin.adapters.reader.heap import (
     RETURNED,
     RUN,
     SITE,
+    YIELDED,
     Block,
+    Ended,
     Frame,
     of_lists,
 )
@@ -39,6 +42,7 @@ from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
     Lazy,
+    Managed,
     Opaque,
     Pending,
     Stalled,
@@ -383,12 +387,19 @@ def _call_function(
         if not effects.pure:
             raise Barrier(f"it calls {function.__code__.co_name}, which is declared to write")
         return _ask_declared(run, function, args, kwargs)
+    if function.__code__ in _MANAGING:
+        return _managed(run, run.load_name(function, "func"), args, kwargs)
     code = compiled(function)
     if code is None:
         raise Barrier(f"it calls {function.__code__.co_qualname}, whose source cannot be read")
-    defaults = tuple(map(run.load, function.__defaults__ or ()))
-    keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    defaults, keyword_defaults = _defaults_of(run, function)
     return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs, is_direct=is_direct)
+
+
+def _defaults_of(run: Run, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the defaults of the positional parameters, and those of the others by name."""
+    by_name = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return tuple(map(run.load, function.__defaults__ or ())), by_name
 
 
 def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -414,15 +425,69 @@ def _invoke(
 ) -> Any:  # fmt: skip
     if code.is_generator:
         raise Barrier(f"{code.name} is a generator function")
+    frame = _bound(run, code, around, function, defaults, keyword_defaults, args, kwargs)
+    if code.is_async:
+        return _coroutine(run, code, frame, is_direct)
+    return _evaluate(run, code, frame, is_direct)
+
+
+def _bound(
+    run: Run, code: Code, around: Frame | None, function: Any, defaults: tuple[Any, ...],
+    keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Frame:  # fmt: skip
+    """Return a frame with the arguments of a call. Raises: TypeError as in CPython."""
     frame = Frame({0: around, 1: function, 2: None, RUN: run, SITE: run.site})
     if kwargs or len(args) != code.simple:
         _bind(code, frame, defaults, keyword_defaults, args, dict(kwargs))
     else:
         for name, value in zip(code.names, args, strict=True):
             frame[name] = value
-    if code.is_async:
-        return _coroutine(run, code, frame, is_direct)
-    return _evaluate(run, code, frame, is_direct)
+    return frame
+
+
+_MAKERS: tuple[Any, ...] = (contextlib.contextmanager, contextlib.asynccontextmanager)
+_MANAGING = frozenset(make(len).__code__ for make in _MAKERS)
+"""The code of functions that are decorated so."""
+
+
+def _managed(run: Run, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Managed:
+    """Return the context that a decorated generator function makes."""
+    held = generator.held if type(generator) is Opaque else None
+    function: Any = original_of(held) if type(held) is types.FunctionType else None
+    code = None if function is None else compiled(function)
+    if code is None or not code.is_generator or declared_effects(function) is not None:
+        raise Barrier("it makes a context of a function that cannot be read")
+    defaults, keyword_defaults = _defaults_of(run, function)
+    frame = _bound(run, code, None, function, defaults, keyword_defaults, args, kwargs)
+    return Managed(functools.partial(_around, run, code, frame), [*args, *kwargs.values()], is_async=code.is_async)
+
+
+def _around(run: Run, code: Code, frame: Frame, within: Callable[[Any], Ended]) -> Ended:
+    """Evaluate a generator function, and the body of a `with` statement where it yields; see `Managed`.
+
+    An error of the body is raised at the `yield`, as by `contextlib`.
+    """
+    if YIELDED in frame:
+        raise Barrier("it enters a context for the second time")
+    path, handlers, ends = run.path, run.handlers, list[Ended]()
+
+    def yielded(value: Any) -> None:
+        if ends or run.path != path:
+            raise Barrier(f"{code.name} yields more than once, or on a path that may not be taken")
+        ends.append(None)
+        raised = run.raised
+        try:
+            ends[0] = classes.entirely(run, within, value)
+        except (StopIteration, StopAsyncIteration) as e:
+            raise Barrier("an iterator ends in the body of a with statement") from e
+        if ends[0] is not None and run.raised > raised and run.handlers > handlers:
+            raise Barrier("an error may be swallowed in the body of a with statement, which leaves")
+
+    frame[YIELDED] = yielded
+    _evaluate(run, code, frame, is_direct=False)
+    if not ends:
+        raise Barrier(f"{code.name} does not yield")
+    return ends[0]
 
 
 def _coroutine(run: Run, code: Code, frame: Frame, is_direct: bool) -> Pending:

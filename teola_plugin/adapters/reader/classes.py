@@ -7,7 +7,7 @@ from typing import Any
 from teola_plugin.adapters.reader import natives_dataclasses
 from teola_plugin.adapters.reader.attributes import attribute, set_attribute
 from teola_plugin.adapters.reader.construction import call_object, construct, make_class
-from teola_plugin.adapters.reader.contexts import entered
+from teola_plugin.adapters.reader.contexts import entirely, inside
 from teola_plugin.adapters.reader.foreign import (
     ATOMS,
     MISSING,
@@ -46,10 +46,11 @@ __all__ = [
     "construct",
     "copy_of",
     "describe",
-    "entered",
+    "entirely",
     "fields_of",
     "has_known_metaclass",
     "in_mro",
+    "inside",
     "is_atom",
     "is_atom_enum",
     "is_caught",

@@ -1,4 +1,4 @@
-"""Contexts of `with` statements: only contexts without effects that the program can see.
+"""Contexts of `with` statements: those that are read, and a few without effects that the program can see.
 
 Semaphores are not read: with semaphores, or locks held during requests, the user limits concurrent requests.
 """
@@ -8,11 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import types
+from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.attributes import attribute
-from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Managed,
+    Opaque,
+    Pending,
+    Stalled,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _ASYNC_LOCKS = (asyncio.Lock,)
@@ -21,7 +34,75 @@ IS_USED = "__teola_is_used__"
 """An attribute of the reader's stand-ins for contexts that can be entered once."""
 
 
-def entered(run: Any, context: Any) -> Any:
+def inside(run: Any, context: Any, within: Callable[[Any], Any], *, is_async: bool) -> Any:
+    """Evaluate the body of a `with` statement (`within`) in a context; `within` takes the value of `as`.
+
+    Returns how the body ended. Raises: errors of the body and of the context; Barrier, Stalled.
+    """
+    if type(context) is Managed and context.is_async is is_async:
+        return context.around(within)
+    enter = _method(context, "__aenter__" if is_async else "__enter__")
+    leave = _method(context, "__aexit__" if is_async else "__exit__")
+    if enter is not None and leave is not None:
+        return _between(run, context, enter, leave, within)
+    locks = run.locks
+    try:
+        return within(_entered(run, context))
+    finally:
+        run.locks = locks
+
+
+def entirely(run: Any, within: Callable[[Any], Any], value: Any) -> Any:
+    """Evaluate the body of a `with` statement where all of its paths meet at the end. Raises: Stalled."""
+    leaves = run.leaves
+    try:
+        ended = within(value)
+    except Exception as error:  # of the program that is read
+        if run.leaves > leaves:
+            raise Stalled("it may leave before it raises") from error
+        raise
+    if run.leaves > leaves:
+        raise Stalled("some paths have left, by way of a with statement")
+    return ended
+
+
+def _method(context: Any, name: str) -> types.FunctionType | None:
+    """Return a method that the user has written in the class of a context."""
+    kind = type(context.held) if type(context) is Opaque else type(context)
+    found = foreign.in_mro(kind, name) if name in facts_of(kind).user_names else None
+    return found if type(found) is types.FunctionType else None
+
+
+def _between(
+    run: Any, context: Any, enter: types.FunctionType, leave: types.FunctionType, within: Callable[[Any], Any]
+) -> Any:
+    """Evaluate a body between two methods of the user's."""
+
+    def asked(method: types.FunctionType, *args: Any) -> Any:
+        found = call(run, run.load(method), (context, *args), {})
+        return found.force() if type(found) is Pending else found
+
+    value, raised = asked(enter), run.raised
+    try:
+        ended = entirely(run, within, value)
+    except Exception as error:  # of the program that is read
+        if run.raised > raised:
+            raise Stalled("it may raise before it raises") from error
+        try:
+            is_swallowed = operators.truth(run, asked(leave, Opaque(type(error)), error, Unknown()))
+        except Undecided as e:
+            raise Stalled from e
+        if is_swallowed:
+            return None
+        raise
+    may_have_raised = run.raised > raised
+    given = [run.unknown(is_safe=True) for _ in range(3)] if may_have_raised else [None] * 3
+    if asked(leave, *given) not in (None, False) and may_have_raised:
+        raise Barrier("a context may swallow an error")
+    return ended
+
+
+def _entered(run: Any, context: Any) -> Any:
     """Return the value of `name` in `with context as name`. Raises: Barrier if leaving the context has effects.
 
     A lock is held until `run.locks` is put back.

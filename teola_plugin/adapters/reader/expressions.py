@@ -15,7 +15,18 @@ from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.amounts import holds_of, is_atom
-from teola_plugin.adapters.reader.heap import FUNCTION, MAPPED, OUTER, RUN, SITE, Each, Frame, changed_by, may_call
+from teola_plugin.adapters.reader.heap import (
+    FUNCTION,
+    MAPPED,
+    OUTER,
+    RUN,
+    SITE,
+    YIELDED,
+    Each,
+    Frame,
+    changed_by,
+    may_call,
+)
 from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
@@ -456,6 +467,15 @@ class Expressions:
             raise Barrier("it awaits something else than a coroutine")
 
         return awaited
+
+    def _yield(self, node: ast.Yield) -> Evaluate:
+        value: Evaluate = self.expression(node.value) if node.value else lambda frame: None
+
+        def yielded(frame: Frame) -> None:
+            found = value(frame)
+            frame[YIELDED](found)
+
+        return yielded
 
     def _lambda(self, node: ast.Lambda) -> Evaluate:
         return self.function(node, "<lambda>")

@@ -182,7 +182,7 @@ def _user_names(cls: type) -> dict[str, type]:
             continue
         namespace = namespace_of(each)
         own = {name for name, value in namespace.items() if is_user_code(name, value)}
-        own -= _generated(each, own)
+        own -= generated_names(each, own)
         for name in own:
             if name not in seen or is_dunder(name):  # a library's method may call that of `super()`
                 found.setdefault(name, each)
@@ -197,7 +197,7 @@ _GENERATED = foreign.words(
 )
 
 
-def _generated(cls: type, names: set[str]) -> set[str]:
+def generated_names(cls: type, names: set[str]) -> set[str]:
     """Return the names whose functions `dataclass` or `NamedTuple` has written."""
     namespace = namespace_of(cls)
     if "_fields" in namespace and "__new__" in names and made_by_namedtuple(cls):

@@ -35,6 +35,7 @@ from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
     Lazy,
+    Managed,
     Opaque,
     Pending,
     Perhaps,
@@ -74,12 +75,13 @@ LEAST_MOMENTS = 4
 """With so many, a state is compared with the last by what the program can still reach."""
 
 
-OUTER, FUNCTION, RETURNED, RUN, SITE = 0, 1, 2, 3, 4
-"""Keys of a frame that are no variables: the outer frame, the function, the returned value, the run, the call site."""
+OUTER, FUNCTION, RETURNED, RUN, SITE, YIELDED = 0, 1, 2, 3, 4, 5
+"""Keys of a frame that are no variables: the outer frame, the function, the returned value, the run, the call site, and
+what to evaluate at a `yield`."""
 
 
 class Frame(dict[Any, Any]):
-    """The variables of one call, by name, and the values under `OUTER` to `SITE`."""
+    """The variables of one call, by name, and the values under `OUTER` to `YIELDED`."""
 
     __slots__ = ()
 
@@ -226,6 +228,8 @@ class Heap:
         self.gates: frozenset[Hashable] = NO_SOURCES
         self.path = 0
         self.raised = 0
+        self.handlers = 0
+        """The number of `try` statements around whose handlers may catch an error."""
         self.advanced = 0
         self._changes = 0
         self._beginnings: list[Beginning] = []
@@ -893,7 +897,7 @@ class Heap:
             if isinstance_of(value, Opaque):
                 if kind is Opaque and value.is_own:
                     todo.append(value.held)
-                elif kind is Pending:
+                elif kind is Pending or kind is Managed:
                     todo += value.given
                 elif kind is not Opaque:
                     parts = value.parts() if isinstance_of(value, Callee) else None
@@ -1282,7 +1286,7 @@ def _as_kept(value: Any) -> Any:
 _are_equal = dict.__eq__
 """Whether two counters are equal, compared in C."""
 
-_OF_THE_CALL = (FUNCTION, RUN)
+_OF_THE_CALL = (FUNCTION, RUN, YIELDED)
 """The names of a frame's function and run."""
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.caches import WRAPPER
-from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.facts import facts_of, generated_names
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
 from teola_plugin.adapters.reader.reach import ALTERING, CHANGING, alters
 from teola_plugin.adapters.reader.values import STDLIB, Barrier, Opaque, is_installed_file
@@ -336,11 +336,14 @@ class Notes:
             for each in foreign.mro_of(cls):
                 if id(each) in foreign.BUILTINS or is_class_of_others(each):
                     continue
-                for name, value in list(foreign.namespace_of(each).items()):
+                own = foreign.namespace_of(each)
+                computing = generated_names(each, own.keys() - {"__init__", "__setattr__", "__delattr__"})
+                for name, value in list(own.items()):
                     if name == "__del__":
                         self._names.add(name)
                     if name[:2] == "__" and name[-2:] == "__":
-                        self._todo += [value] if type(value) is types.FunctionType else []
+                        is_users = type(value) is types.FunctionType and name not in computing
+                        self._todo += [value] if is_users else []
                     else:
                         self._note_once((id(each), name), value)
         except Barrier:

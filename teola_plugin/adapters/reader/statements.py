@@ -412,7 +412,8 @@ class Statements(Expressions):
 
         def guarded(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            beginning = run.begin()
+            beginning, outer = run.begin(), run.handlers
+            run.handlers += len(handlers)
             try:
                 ended = body(frame)
             except Exception as error:
@@ -421,6 +422,7 @@ class Statements(Expressions):
                 return _handled(frame, handlers, error)
             finally:
                 run.end(beginning)
+                run.handlers = outer
             first = orelse if ended is None else _ending(ended)
             if run.raised == beginning.raised or not handlers:
                 return first(frame)
@@ -475,23 +477,24 @@ class Statements(Expressions):
         return kinds, handle
 
     def _do_with(self, node: ast.With | ast.AsyncWith) -> Block:
-        parts = [(self.expression(each.context_expr), each.optional_vars) for each in node.items]
-        stores = [self.target(each) if each else None for _, each in parts]
-        body = self.block(node.body)
+        contexts = [self.expression(each.context_expr) for each in node.items]
+        stores = [self.target(each.optional_vars) if each.optional_vars else None for each in node.items]
+        body, is_async = self.block(node.body), isinstance(node, ast.AsyncWith)
 
-        def with_(frame: Frame) -> Ended:
-            run: Run = frame[RUN]
-            locks = run.locks
-            try:
-                for (context, _), store in zip(parts, stores, strict=True):
-                    value = classes.entered(run, context(frame))
-                    if store:
-                        store(frame, value)
+        def inside(frame: Frame, at: int) -> Ended:
+            if at == len(contexts):
                 return body(frame)
-            finally:
-                run.locks = locks
+            store = stores[at]
 
-        return with_
+            def within(value: Any) -> Ended:
+                if store:
+                    store(frame, value)
+                return inside(frame, at + 1)
+
+            ended: Ended = classes.inside(frame[RUN], contexts[at](frame), within, is_async=is_async)
+            return ended
+
+        return lambda frame: inside(frame, 0)
 
     _do_asyncwith = _do_with
 

@@ -241,6 +241,22 @@ class Pending(Own):
         self.is_of_tasks = is_of_tasks
 
 
+class Managed(Own):
+    """The context made by a function decorated with `contextlib.contextmanager`, before it is entered.
+
+    `around(within)` evaluates the function, at its `yield` the body of the `with` statement (`within`, from the yielded
+    value), and returns how the body ended. `is_async`: of `contextlib.asynccontextmanager`. `given`: the arguments.
+    """
+
+    __slots__ = ("around", "given", "is_async")
+
+    def __init__(self, around: Callable[[Callable[[Any], Any]], Any], given: Sequence[Any], *, is_async: bool) -> None:
+        super().__init__()
+        self.around = around
+        self.given = given
+        self.is_async = is_async
+
+
 class Lazy:
     """An iterator that the reader made, to be used up on the path of the run where it was made (`_arms`).
 

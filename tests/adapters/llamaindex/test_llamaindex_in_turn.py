@@ -36,7 +36,7 @@ from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.known import reads_any_choice
 from teola_plugin.api import optimized
 from teola_plugin.runtime.session.slots import Slots
-from tests.support.hosted_service import Service, asked_side_by_side, counted
+from tests.support.hosted_service import READ_S, Service, asked_side_by_side, counted
 from tests.support.llamaindex_comparing import Stage, same
 from tests.support.llamaindex_world import QUESTION, apart
 
@@ -309,6 +309,7 @@ def test_of_a_document_all_is_asked_that_needs_no_reply(
         )  # fmt: skip
         return [index.get_document_summary(f"d{number}") for number in range(3)]
 
+    service.lasts_s = READ_S
     assert gained(make) == hits
 
 

@@ -44,6 +44,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 
 from tests.adapters.reader.random_classes import Color, Failure, Note, Pair, Person, State
+from tests.adapters.reader.random_contexts import Asked, Noted, choosing, noting, sifting, swallowing, telling, turning
 
 LIMIT = 2
 NAMES = ["a", "b", "yes"]
@@ -330,7 +331,7 @@ class Writer:
         if depth > 0:
             choices += [
                 (2.5, self._if), (2, self._for), (0.5, self._while), (1.2, self._try), (0.5, self._match),
-                (0.7, self._function), (0.1, self._with),
+                (0.7, self._function), (0.5, self._with),
             ]  # fmt: skip
         if loop:
             choices += [(0.8, self._leave)]
@@ -519,7 +520,16 @@ class Writer:
             self.block(indent + 2, depth - 1, 2, loop=loop, lists=lists)
 
     def _with(self, indent: int, depth: int, loop: bool, lists: bool) -> None:
-        self.line(indent, "with contextlib.nullcontext() as _:")
+        model = self.random.choice(list(MODELS))
+        name = self.fresh()
+        context = self.random.choice([
+            "contextlib.nullcontext()", f"telling({model}, <s>)", f"telling({model}, <s>, last=<s>)",
+            "turning(<s>)", "turning()", f"choosing(<s>, {model})", f"Asked({model})", f"sifting(<ls>, {model})",
+            "noting(<ls>, <s>)", "swallowing(<ls>)", "Noted(<ls>)", "Noted(<ls>, swallows=<b>)",
+        ])  # fmt: skip
+        self.line(indent, f"with {self._filled(context, 1)} as {name}:")
+        if not context.startswith(("noting", "swallowing", "Noted")):
+            self.scope.append((name, "s"))
         self.block(indent + 1, depth - 1, 2, loop=loop, lists=lists)
 
     def _function(self, indent: int, depth: int, loop: bool, lists: bool) -> None:

@@ -282,9 +282,10 @@ def test_no_logger_is_made() -> None:
 
 def test_nothing_is_entered_that_does_something() -> None:
     run = new_run()
-    assert classes.entered(run, Opaque(threading.Lock())) is True
+    assert classes.inside(run, Opaque(threading.Lock()), lambda value: (value, run.locks), is_async=False) == (True, 1)
+    assert run.locks == 0
     with pytest.raises(Barrier):
-        classes.entered(run, Opaque(Model(lambda question, number: "")))
+        classes.inside(run, Opaque(Model(lambda question, number: "")), lambda value: value, is_async=False)
 
 
 @functools.cache
