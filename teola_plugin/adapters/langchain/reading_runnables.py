@@ -52,7 +52,7 @@ from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
-from teola_plugin.adapters.reader.companions import Companions
+from teola_plugin.adapters.reader.companions import beside
 from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import NOWHERE, Run
@@ -184,31 +184,23 @@ def _begun_together(
 
     `are_cancelled`: an error in a work may end the remaining works at the next request.
     """
-    companions = Companions(run)
-    try:
-        return _all_begun(run, works, most, companions)
-    finally:
-        if are_cancelled:
-            companions.hold_back()
-
-
-def _all_begun(run: Run, works: Sequence[Callable[[], Any]], most: int, companions: Companions) -> list[Any]:
     before = after = run.gates
     made: list[Any] = []
     raised: BaseException | None = None
     where, run.where = run.where, NOWHERE
-    for at, work in enumerate(works):
-        if at < most:
-            run.gates = before
-        elif raised is not None:
-            break
-        try:
-            with run.together(len(works)), companions.one():
-                made.append(work())
-        except (Exception, Barrier, Stalled) as e:
-            if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
-                raised = e
-        after |= run.gates
+    with beside(run, are_cancelled=are_cancelled) as companions:
+        for at, work in enumerate(works):
+            if at < most:
+                run.gates = before
+            elif raised is not None:
+                break
+            try:
+                with run.together(len(works)), companions.one():
+                    made.append(work())
+            except (Exception, Barrier, Stalled) as e:
+                if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
+                    raised = e
+            after |= run.gates
     run.gates, run.where = after, where
     if raised is not None:
         try:

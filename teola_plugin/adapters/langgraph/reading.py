@@ -30,7 +30,7 @@ from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Ta
 from teola_plugin.adapters.langgraph.writes import KEPT, ROOT, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
-from teola_plugin.adapters.reader.companions import Companions
+from teola_plugin.adapters.reader.companions import beside
 from teola_plugin.adapters.reader.prediction import may_be_asked
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import (
@@ -94,35 +94,28 @@ class GraphReader:
 
     def superstep(self, run: Run, front: Front, way: Way) -> Front:
         """Return the front after the nodes of `front` have run. Raises: Stalled, Barrier, errors of a node."""
-        companions = Companions(run)
-        try:
-            return self._superstep(run, front, way, companions)
-        finally:
-            if way.is_async:
-                companions.hold_back()
-
-    def _superstep(self, run: Run, front: Front, way: Way, companions: Companions) -> Front:
         updates: list[Update] = []
         before, ended = run.gates, run.gates
         blocked: BaseException | None = None
         led = _Led({key: set(seen) for key, seen in front.joined.items()}, waits=front.waits)
         mark, last, run.is_beside = run.mark, run.mark, len(front.tasks) > 1
         around, site, sent = run.where, run.site, 0
-        for place, task in enumerate(front.tasks):
-            run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
-            run.site = (site, (front.number, place))
-            sent += task.is_sent
-            run.mark = mark
-            run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
-            marked = run.leaves
-            try:
-                with run.together(len(front.tasks)), companions.one(is_cancelled=not self._is_on_thread(task)):
-                    updates += self._noted(run, task, front, way, led)
-            except (Barrier, Stalled, Undecided) as e:
-                run.drop_leaves(marked)
-                blocked = e if blocked is None or isinstance(e, Barrier) else blocked
-            ended |= run.gates
-            last = last if run.mark is mark else run.mark
+        with beside(run, are_cancelled=way.is_async) as companions:
+            for place, task in enumerate(front.tasks):
+                run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
+                run.site = (site, (front.number, place))
+                sent += task.is_sent
+                run.mark = mark
+                run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
+                marked = run.leaves
+                try:
+                    with run.together(len(front.tasks)), companions.one(is_cancelled=not self._is_on_thread(task)):
+                        updates += self._noted(run, task, front, way, led)
+                except (Barrier, Stalled, Undecided) as e:
+                    run.drop_leaves(marked)
+                    blocked = e if blocked is None or isinstance(e, Barrier) else blocked
+                ended |= run.gates
+                last = last if run.mark is mark else run.mark
         run.gates, run.mark, run.where, run.site = ended, last, around, site
         if blocked is not None:
             try:

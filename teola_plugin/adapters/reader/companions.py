@@ -32,6 +32,20 @@ class Companion:
     gates: frozenset[Hashable] = frozenset()
 
 
+@contextlib.contextmanager
+def beside(run: Any, *, are_cancelled: bool = True) -> Iterator[Companions]:
+    """Evaluate functions side by side inside the context, each in `Companions.one`.
+
+    At the end the requests of each function wait for the others, if these `are_cancelled` by an error.
+    """
+    companions = Companions(run)
+    try:
+        yield companions
+    finally:
+        if are_cancelled:
+            companions.hold_back()
+
+
 @dataclass
 class Companions:
     """The functions side by side, in an evaluation."""
@@ -40,13 +54,13 @@ class Companions:
     _all: list[Companion] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def one(self, *, is_cancelled: bool = True) -> Iterator[Companion]:
+    def one(self, *, is_cancelled: bool = True) -> Iterator[None]:
         """Evaluate a function inside the context. A function not read to the end may raise."""
         run, own = self.run, Companion(is_cancelled)
         before, met, asked = run.gates, len(run.met), len(run.asks)
         self._all.append(own)
         try:
-            yield own
+            yield
         except (Barrier, Stalled, Undecided, Exception):
             own.gates |= ANYWHERE
             raise

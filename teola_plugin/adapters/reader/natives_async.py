@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.companions import Companions
+from teola_plugin.adapters.reader.companions import beside
 from teola_plugin.adapters.reader.table import known, register, require_no_wait
 from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Stalled, Undecided, Unknown
 
@@ -70,41 +70,33 @@ def evaluated_beside(
     Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by then is
     not known, so no request found in the coroutines is certain.
     """
-    companions = Companions(run)
-    try:
-        return _evaluated(run, parts, companions)
-    finally:
-        if not returns_errors:
-            companions.hold_back()
-
-
-def _evaluated(run: Any, parts: Sequence[Pending], companions: Companions) -> tuple[list[Any], list[Exception]]:
-    found, errors, stopped = list[Any](), list[Exception](), None
-    before = after = run.gates
-    known_before = set(run.asks)
-    around, mark = run.is_beside, run.mark
-    last = mark
-    for part in parts:
-        run.gates -= TIMED - before  # all are begun before any of them has waited
-        run.is_beside, run.mark = around or len(parts) > 1, mark
-        with run.noting() as changed, run.together(len(parts)):
-            try:
-                with companions.one():
-                    found.append(part.force())
-            except Exception as e:  # of the program that is read: the rest goes on
-                found.append(e)
-                errors.append(e)
-            except (Stalled, Undecided) as e:
-                stopped = stopped or e
-            finally:
-                last = last if run.mark is mark else run.mark
-                run.is_beside, run.mark = around, last
-        after |= run.gates
-        changed = {key: change for key, change in changed.items() if not run.stands_outside(change[0])}
-        if len(parts) > 1 and changed and run.can_reach(changed):
-            for key in run.asks.keys() - known_before:
-                run.asks[key].is_possible = True
-            raise Barrier("coroutines that run beside each other change what they share")
+    with beside(run, are_cancelled=not returns_errors) as companions:
+        found, errors, stopped = list[Any](), list[Exception](), None
+        before = after = run.gates
+        known_before = set(run.asks)
+        around, mark = run.is_beside, run.mark
+        last = mark
+        for part in parts:
+            run.gates -= TIMED - before  # all are begun before any of them has waited
+            run.is_beside, run.mark = around or len(parts) > 1, mark
+            with run.noting() as changed, run.together(len(parts)):
+                try:
+                    with companions.one():
+                        found.append(part.force())
+                except Exception as e:  # of the program that is read: the rest goes on
+                    found.append(e)
+                    errors.append(e)
+                except (Stalled, Undecided) as e:
+                    stopped = stopped or e
+                finally:
+                    last = last if run.mark is mark else run.mark
+                    run.is_beside, run.mark = around, last
+            after |= run.gates
+            changed = {key: change for key, change in changed.items() if not run.stands_outside(change[0])}
+            if len(parts) > 1 and changed and run.can_reach(changed):
+                for key in run.asks.keys() - known_before:
+                    run.asks[key].is_possible = True
+                raise Barrier("coroutines that run beside each other change what they share")
     run.gates = after
     if stopped is not None:
         raise stopped

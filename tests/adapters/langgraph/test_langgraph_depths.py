@@ -12,7 +12,7 @@ from teola_plugin import optimize
 from teola_plugin.adapters.langgraph.reading import GraphReader
 from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.worth import Worth
-from tests.support.hosted_service import Service, asked_side_by_side, counted
+from tests.support.hosted_service import READ_S, Service, asked_side_by_side, counted
 
 
 class State(TypedDict, total=False):
@@ -76,7 +76,7 @@ def chain(service: Service, *, has_independent: bool) -> Any:
 
 @pytest.mark.parametrize("has_independent", [False, True])
 def test_a_reading_ends_where_all_waits(service: Service, readings: Readings, has_independent: bool) -> None:
-    app = chain(service, has_independent=has_independent)
+    app, service.lasts_s = chain(service, has_independent=has_independent), READ_S
     given = {"question": "why"}
     with counted(service) as original:
         expected = app.invoke(given)
