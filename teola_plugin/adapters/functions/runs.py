@@ -15,7 +15,7 @@ from teola_plugin.adapters.functions.known import functions_of, held_by, may_ask
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.mentions import mentioned
-from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State
+from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State, noting
 from teola_plugin.adapters.reader.run import Given, Run, TooLarge
 from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Barrier, Pending, isinstance_of
@@ -144,17 +144,10 @@ class Following:
         given.note([entered.function])
 
         def program(run: Run) -> None:
-            barrier: Barrier | None = None
-            try:
+            with noting(run, reading.note):
                 found = call(run, run.load(entered.function), tuple(args), dict(kwargs))
                 if entered.is_async and type(found) is Pending:  # who calls others awaits the coroutine, or nobody does
                     found.force()
-            except Barrier as e:
-                barrier = e
-                raise
-            finally:
-                reading.note(barrier, run.counts.total(), run.skipped)
-                barrier = None  # else the barrier would refer to this frame, which refers to the barrier
 
         asked = itertools.count(1)
 

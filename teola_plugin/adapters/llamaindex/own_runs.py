@@ -23,7 +23,7 @@ from teola_plugin.adapters.llamaindex.reading_parts import key_of, told_key
 from teola_plugin.adapters.llamaindex.streams import STREAMS
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import TOLD, Request
-from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.prediction import Prediction, State, acted, noting
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run, TooLarge
 from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Barrier
@@ -120,15 +120,8 @@ class OwnRun:
         def program(run: Run) -> None:
             asker.begin()
             run.is_beside, run.where = self.is_beside, self
-            barrier: Barrier | None = None
-            try:
+            with noting(run, self.reading.note):
                 found = self.program(asker, run, copies)
-            except Barrier as e:
-                barrier = e
-                raise
-            finally:
-                self.reading.note(barrier, run.counts.total(), run.skipped)
-                barrier = None  # else the barrier would refer to this frame, which refers to the barrier
             self.go_on(run, found)
 
         listener = Listener(lambda: self if self._is_running() else NOWHERE, roots=self.roots)

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -397,14 +397,30 @@ class Prediction:
         return True
 
 
+Note = Callable[[Barrier | None, int, Sequence[Barrier]], None]
+"""Is told of a reading: the barrier at the end, the number of requests, and the skipped statements."""
+
+
+@contextlib.contextmanager
+def noting(run: Run, note: Note) -> Iterator[None]:
+    """Tell `note` how far a program is read inside the context."""
+    barrier: Barrier | None = None
+    try:
+        yield
+    except Barrier as e:
+        barrier = e
+        raise
+    finally:
+        note(barrier, run.counts.total(), run.skipped)
+        barrier = None  # else the barrier would refer to this frame, which refers to the barrier
+
+
 def read_whole(
     asker: Asker, ask: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
-    note: Callable[[Barrier | None, int, Sequence[Barrier]], None] = lambda *noted: None, *, later: Line | None = None,
-    listener: Listener | None = None,
+    note: Note = lambda *noted: None, *, later: Line | None = None, listener: Listener | None = None,
 ) -> Any:  # fmt: skip
     """Return the result of a program, making the requests of the program here and waiting for the replies.
 
-    `note` is told of each reading: the barrier at the end, the number of requests, and the skipped statements.
     `later`: the line for requests once the framework's run has come past an unread statement (`listener`: see
     `Prediction`).
 
@@ -415,23 +431,17 @@ def read_whole(
     raised: list[Exception] = []
 
     def read(run: Run) -> None:
-        barrier: Barrier | None = None
         try:
-            value = Exchange(run).out(program(run))
-            if run.has_changed_given:
-                raise Barrier("it changes its input")
-            if run.changes.number:
-                raise Barrier(run.changes.what)
-        except Barrier as e:
-            barrier = e
-            raise
+            with noting(run, note):
+                value = Exchange(run).out(program(run))
+                if run.has_changed_given:
+                    raise Barrier("it changes its input")
+                if run.changes.number:
+                    raise Barrier(run.changes.what)
         except Exception as e:
             if not run.asks:
                 raised.append(e)
             raise
-        finally:
-            note(barrier, run.counts.total(), run.skipped)
-            barrier = None  # else the barrier would refer to this frame, which refers to the barrier
         if not run.asks:
             found.append(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import queue
@@ -316,6 +317,25 @@ def test_a_changed_environment_is_not_read(text: str, tmp_path: Path, monkeypatc
 
 def appends() -> None:
     BOX.items.append("c")
+
+
+@dataclasses.dataclass(order=True)
+class Point:
+    x: int = 0
+
+
+@dataclasses.dataclass
+class Rising:
+    x: int = 0
+
+    def __lt__(self, other: Any) -> Any:
+        BOX.items[0] = other
+        return False
+
+
+@pytest.mark.parametrize(("cls", "alters"), [(Point, False), (Rising, True)])
+def test_methods_that_dataclass_has_written_change_nothing(cls: Any, alters: bool) -> None:
+    assert Notes([cls]).alters is alters
 
 
 def test_functions_in_wrappers_are_looked_at() -> None:
