@@ -5,6 +5,7 @@ Semaphores are not read: with semaphores, or locks held during requests, the use
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import threading
@@ -16,6 +17,9 @@ from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.heap import RUN, Frame
+from teola_plugin.adapters.reader.scopes import own_nodes
+from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Managed,
@@ -34,7 +38,7 @@ IS_USED = "__teola_is_used__"
 """An attribute of the reader's stand-ins for contexts that can be entered once."""
 
 
-def inside(run: Any, context: Any, within: Callable[[Any], Any], *, is_async: bool) -> Any:
+def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async: bool) -> Any:
     """Evaluate the body of a `with` statement (`within`) in a context; `within` takes the value of `as`.
 
     Returns how the body ended. Raises: errors of the body and of the context; Barrier, Stalled.
@@ -44,7 +48,8 @@ def inside(run: Any, context: Any, within: Callable[[Any], Any], *, is_async: bo
     enter = _method(context, "__aenter__" if is_async else "__enter__")
     leave = _method(context, "__aexit__" if is_async else "__exit__")
     if enter is not None and leave is not None:
-        return _between(run, context, enter, leave, within)
+        return _between(frame, context, enter, leave, within)
+    run = frame[RUN]
     locks = run.locks
     try:
         return within(_entered(run, context))
@@ -73,20 +78,40 @@ def _method(context: Any, name: str) -> types.FunctionType | None:
     return found if type(found) is types.FunctionType else None
 
 
+def _may_swallow(leave: types.FunctionType) -> bool:
+    """Whether `__exit__` returns anything but None or False somewhere."""
+    node = verified_node(leave)
+    returns = [each for part in getattr(node, "body", ()) for each in own_nodes(part) if isinstance(each, ast.Return)]
+    return node is None or any(each.value is not None and not _is_false(each.value) for each in returns)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (None, False)
+
+
 def _between(
-    run: Any, context: Any, enter: types.FunctionType, leave: types.FunctionType, within: Callable[[Any], Any]
+    frame: Frame, context: Any, enter: types.FunctionType, leave: types.FunctionType, within: Callable[[Any], Any]
 ) -> Any:
     """Evaluate a body between two methods of the user's."""
+    run = frame[RUN]
 
     def asked(method: types.FunctionType, *args: Any) -> Any:
         found = call(run, run.load(method), (context, *args), {})
         return found.force() if type(found) is Pending else found
 
-    value, raised = asked(enter), run.raised
+    def left(_: Frame) -> None:
+        asked(leave, None, None, None)
+
+    def failed(_: Frame) -> None:
+        if asked(leave, *[run.unknown(is_safe=True) for _ in range(3)]) not in (None, False):
+            raise Barrier("a context may swallow an error")
+
+    value = asked(enter)
+    beginning = run.begin()
     try:
         ended = entirely(run, within, value)
     except Exception as error:  # of the program that is read
-        if run.raised > raised:
+        if run.raised > beginning.raised:
             raise Stalled("it may raise before it raises") from error
         try:
             is_swallowed = operators.truth(run, asked(leave, Opaque(type(error)), error, Unknown()))
@@ -95,10 +120,12 @@ def _between(
         if is_swallowed:
             return None
         raise
-    may_have_raised = run.raised > raised
-    given = [run.unknown(is_safe=True) for _ in range(3)] if may_have_raised else [None] * 3
-    if asked(leave, *given) not in (None, False) and may_have_raised:
-        raise Barrier("a context may swallow an error")
+    finally:
+        run.end(beginning)
+    if run.raised > beginning.raised and (beginning.around or _may_swallow(leave)):
+        run.pass_through(frame, beginning, left, failed)
+    else:
+        left(frame)
     return ended
 
 

@@ -178,7 +178,8 @@ class Moment:
 class Beginning:
     """The state at the start of a `try`, and the moments since at which an operation may have raised (None: too many).
 
-    `errors`: the errors that may have been raised.
+    `errors`: the errors that may have been raised. `around`: the beginnings of the statements around, each with the
+    number of moments before.
     """
 
     log: Log
@@ -188,6 +189,7 @@ class Beginning:
     advanced: int
     moments: list[Moment] | None = field(default_factory=list)
     errors: set[type[BaseException]] = field(default_factory=set)
+    around: list[tuple[Beginning, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -415,7 +417,7 @@ class Heap:
 
         `each`: what is known of the dict before. `why`: the sources of the key.
         """
-        if each.value not in (None, "list") or self.is_seen_outside(held):
+        if each.value not in (None, "list"):
             return None
         lists = each.lists or self._lists.setdefault(id(held), (held, Lists()))[1]
         if not self.is_tainted(lists.one):
@@ -444,10 +446,6 @@ class Heap:
     def is_new(self, value: Any) -> bool:
         """Whether a value is a list that only the program's expression knows; see `new_list`."""
         return value is self.new_list and type(value) in (list, Unknown)
-
-    def is_seen_outside(self, held: Any) -> bool:
-        """Whether what is put into an object is known to something outside of the program."""
-        return id(held) in self._open or id(held) in self._given or id(held) in self._exact
 
     def lists_in(self, held: Any) -> list[Any]:
         """Return what stands for the lists in a dict of unknown content."""
@@ -784,6 +782,7 @@ class Heap:
     def begin(self) -> Beginning:
         """Start noting changes, and the moments at which an operation may raise."""
         beginning = Beginning(self._log(), self._marks(), len(self._leaves), self.raised, self.advanced)
+        beginning.around = [(each, len(each.moments or ())) for each in self._beginnings]
         self._beginnings.append(beginning)
         return beginning
 
@@ -821,6 +820,26 @@ class Heap:
             else:
                 self._merge(contents, moment.marks, why)
         self.gates = gates
+
+    def pass_through(self, frame: Frame, beginning: Beginning, block: Block, failed: Block) -> None:
+        """Evaluate what follows a body, where an error may have left the body (`failed`), as `finally` does.
+
+        The error leaves the statements around in the state behind `failed`, not in that of the body. Raises: Stalled.
+        """
+        for around, moments in beginning.around:
+            del (around.moments or [])[moments:]
+        why = self.gates or ANYWHERE
+
+        def second(inner: Frame) -> Ended:
+            self.go_back(beginning, why)
+            failed(inner)
+            for around, _ in beginning.around:
+                around.errors |= beginning.errors
+                self._note_moment(around)
+            return NOWHERE
+
+        if self.fork(frame, block, second, why) is not None:
+            raise Stalled("it raises behind what may have raised")
 
     def leave_iterators(self) -> None:
         """Forbid further use of the iterators made before: their positions are unknown."""

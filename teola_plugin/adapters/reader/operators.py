@@ -579,6 +579,8 @@ def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) 
     is_open = is_open_key(run, at) if type(held) in MAPPINGS else is_unknown(run, at)
     if is_unknown(run, held) or is_open or (is_unknown(run, value) and type(at) is slice):
         if type(at) is slice:
+            if type(value) is Lazy:
+                raise Stalled("an iterator is used up")
             run.use_up(value)
         _lose(run, held, at, value, is_new=is_new)
         return

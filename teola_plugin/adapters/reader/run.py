@@ -563,10 +563,6 @@ class Run(Heap):
                 self.touch(each)
                 self.taint(each)
 
-    def is_seen_outside(self, held: Any) -> bool:
-        """See `Heap`."""
-        return id(held) in self._escaped or super().is_seen_outside(held)
-
     def escapes(self, held: Any, *values: Any) -> None:
         """Note that values are stored in something outside of the program, if `held` is that."""
         if id(held) in self.changes.opened or any(

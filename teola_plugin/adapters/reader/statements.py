@@ -430,19 +430,31 @@ class Statements(Expressions):
 
         def finished(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            marked, raised = run.leaves, run.raised
+            beginning = run.begin()
             try:
                 ended = guarded(frame)
             except Exception:
                 if final is not None and final(frame) is not None:
                     raise Barrier("a finally block leaves") from None
                 raise
-            if run.leaves > marked:
+            finally:
+                run.end(beginning)
+            if run.leaves > beginning.leaves:
                 raise Stalled("some paths have left, by way of the finally block")
             returned = frame.get(RETURNED)
-            after = final(frame) if final is not None else None
-            if after is not None and run.raised > raised:
-                raise Barrier("a finally block leaves, perhaps from an error")
+            after: Ended = None
+
+            def finish(inner: Frame) -> Ended:
+                nonlocal after
+                after = final(inner) if final is not None else None
+                if after is not None and run.raised > beginning.raised:
+                    raise Barrier("a finally block leaves, perhaps from an error")
+                return None
+
+            if run.raised > beginning.raised and beginning.around:
+                run.pass_through(frame, beginning, finish, finish)
+            else:
+                finish(frame)
             if after is None:
                 frame[RETURNED] = returned  # a path that has left may have returned something else
             return ended if after is None else after
@@ -491,7 +503,7 @@ class Statements(Expressions):
                     store(frame, value)
                 return inside(frame, at + 1)
 
-            ended: Ended = classes.inside(frame[RUN], contexts[at](frame), within, is_async=is_async)
+            ended: Ended = classes.inside(frame, contexts[at](frame), within, is_async=is_async)
             return ended
 
         return lambda frame: inside(frame, 0)

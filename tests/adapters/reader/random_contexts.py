@@ -69,6 +69,13 @@ def choosing(x: Any, m: Any) -> Iterator[str]:
     yield "other"
 
 
+@contextlib.contextmanager
+def hesitating(m: Any) -> Iterator[str]:
+    """Does not yield for some replies, which is an error."""
+    if m.ask("q") != "no":
+        yield "one"
+
+
 class Noted:
     """Notes its use."""
 

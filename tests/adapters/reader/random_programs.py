@@ -44,7 +44,9 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 
 from tests.adapters.reader.random_classes import Color, Failure, Note, Pair, Person, State
-from tests.adapters.reader.random_contexts import Asked, Noted, choosing, noting, sifting, swallowing, telling, turning
+from tests.adapters.reader.random_contexts import (
+    Asked, Noted, choosing, hesitating, noting, sifting, swallowing, telling, turning,
+)
 
 LIMIT = 2
 NAMES = ["a", "b", "yes"]
@@ -525,6 +527,7 @@ class Writer:
         context = self.random.choice([
             "contextlib.nullcontext()", f"telling({model}, <s>)", f"telling({model}, <s>, last=<s>)",
             "turning(<s>)", "turning()", f"choosing(<s>, {model})", f"Asked({model})", f"sifting(<ls>, {model})",
+            f"hesitating({model})",
             "noting(<ls>, <s>)", "swallowing(<ls>)", "Noted(<ls>)", "Noted(<ls>, swallows=<b>)",
         ])  # fmt: skip
         self.line(indent, f"with {self._filled(context, 1)} as {name}:")

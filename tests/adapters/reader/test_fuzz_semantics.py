@@ -74,13 +74,56 @@ WRONG_ONCE = {
         a, b = {}, {}
         for x in m.ask('c').split():
             a.setdefault(x, []).append('one')
-            b.setdefault(x, []).append('two')
+            b.setdefault(x, []).append(2)
         both = {**a, **b}
-        for x in m.ask('d').split():
-            if x in both: both[x].append(1.5)
+        for x in m.ask('c').split():
+            if x in both: both[x].append('two')
         for v in b.values():
-            m.ask(str(sum(v)))
-        return a, b, both
+            sum(v)
+        m.ask('behind')
+    """,
+    "an error that passes a finally block on its way to a handler": """
+        seen = []
+        try:
+            try: m.ask(int(m.ask('q')))
+            finally: seen.append('x')
+        except ValueError:
+            seen.append(1)
+        m.ask(str(seen))
+        return seen
+    """,
+    "an error that passes a context on its way to a handler": """
+        seen = []
+        try:
+            with Noted(seen): m.ask(int(m.ask('q')))
+        except ValueError:
+            seen.append(1)
+        m.ask(str(seen))
+        return seen
+    """,
+    "an error that a class of contexts may swallow": """
+        seen = []
+        with Noted(seen, swallows=True): m.ask(int(m.ask('q')))
+        return seen
+    """,
+    "a body that returns, or whose error is swallowed": """
+        def inner():
+            with swallowing([]):
+                return int(m.ask('q'))
+        return m.ask('none' if inner() is None else 'number')
+    """,
+    "a context that may not yield": """
+        with hesitating(m) as one:
+            m.ask(one)
+        return m.ask('behind')
+    """,
+    "an iterator over a list that is filled later, put into its place": """
+        xs, seen = [], set()
+        it = (seen.add(str(x)) or x for x in xs)
+        for x in w.ask('a'): xs.append(x)
+        xs[1:] = it
+        m.ask(str(len(seen)))
+        return xs, seen
     """,
     "an iterator that is made on one of two paths": """
         seen, xs, it = set(), [], ()

@@ -24,6 +24,7 @@ from teola_plugin.adapters.reader import classes, operators
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.calls import call, undecided
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.hints import is_hint
 from teola_plugin.adapters.reader.mentions import is_harmless
 from teola_plugin.adapters.reader.run import Given, Run
@@ -282,10 +283,14 @@ def test_no_logger_is_made() -> None:
 
 def test_nothing_is_entered_that_does_something() -> None:
     run = new_run()
-    assert classes.inside(run, Opaque(threading.Lock()), lambda value: (value, run.locks), is_async=False) == (True, 1)
+    frame = Frame({RUN: run})
+    assert classes.inside(frame, Opaque(threading.Lock()), lambda value: (value, run.locks), is_async=False) == (
+        True,
+        1,
+    )
     assert run.locks == 0
     with pytest.raises(Barrier):
-        classes.inside(run, Opaque(Model(lambda question, number: "")), lambda value: value, is_async=False)
+        classes.inside(frame, Opaque(Model(lambda question, number: "")), lambda value: value, is_async=False)
 
 
 @functools.cache
