@@ -136,22 +136,29 @@ def test_what_no_error_prevents_is_asked_once_that_is_known(form: Any, checks: C
     asked_side_by_side(service, form(hosted(service), checks), "slow", "behind", invoked)
 
 
-def test_an_error_that_stands_before_all_requests_prevents_them(service: Service) -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_error_that_stands_before_all_requests_prevents_them(service: Service, is_first: bool) -> None:
     both = Two(hosted(service), str)
 
-    async def refuses(state: Any) -> Any:
-        raise ValueError("invalid literal")
+    async def parses(state: Any) -> Any:
+        int(state["one"])
 
-    builder = StateGraph(State)
-    for name, node in (("a", both.two), ("b", refuses)):
+    builder = StateGraph(State).add_node("first", both.one).add_edge(START, "first")
+    nodes = [("a", both.two), ("b", parses)]
+    for name, node in nodes[::-1] if is_first else nodes:
         builder.add_node(name, node)
-        builder.add_edge(START, name)
+        builder.add_edge("first", name)
     app = builder.compile()
+    service.lasts_s = LATE_S
+    with counted(service) as original:
+        tried(app)
+        time.sleep(LATE_S)
     fast = optimize(app)
-    for _ in range(3):
+    for _ in range(CALLS):
         with counted(service) as made:
             tried(fast)
-        assert not any("behind" in asked for asked in made)
+            time.sleep(LATE_S)
+        assert made == original == Counter(["chat first"])
 
 
 def test_an_error_that_is_returned_prevents_nothing(service: Service) -> None:
