@@ -124,7 +124,7 @@ class LangChainAsker:
         """See `asking.Asker`."""
         held = owner.held
         if foreign.is_kind_of(held, BaseCallbackHandler):  # a handler hears of requests and may note them
-            return run.unknown(is_safe=True)
+            return run.unknown(holds=counters.kind_of(held, name), is_safe=True)
         if foreign.is_class(held):
             return self._of_class(held, name)
         if foreign.is_kind_of(held, Runnable) and _is_known(held):

@@ -5,15 +5,16 @@ Their handlers only note what they hear. What they have counted is not known to 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from teola_plugin.adapters.reader.contexts import IS_USED
-from teola_plugin.adapters.reader.values import Opaque
+from teola_plugin.adapters.reader import amounts
+from teola_plugin.adapters.reader.calls import MANAGING
+from teola_plugin.adapters.reader.contexts import once
+from teola_plugin.adapters.reader.values import Managed, Opaque
 
 _COUNTERS = {
     "get_openai_callback": "langchain_community.callbacks.manager",
@@ -24,21 +25,25 @@ _COUNTERS = {
 def is_counter(held: Any) -> bool:
     """Whether the value is LangChain's own function that makes such a context."""
     inner = held.__dict__.get("__wrapped__") if type(held) is types.FunctionType else None
-    if type(inner) is not types.FunctionType or held.__code__ is not _MAKING:
+    if type(inner) is not types.FunctionType or held.__code__ not in MANAGING:
         return False
     module = sys.modules.get(_COUNTERS.get(inner.__name__, ""))
     return module is not None and vars(module).get(inner.__name__) is held and inner.__globals__ is vars(module)
 
 
-_MAKING = contextlib.contextmanager(lambda: iter(())).__code__
-
-
-def counting() -> Opaque:
-    """Return the context, with a handler of which nothing is known."""
-    context = contextlib.nullcontext(_Counter())
-    vars(context)[IS_USED] = False
-    return Opaque(context, is_own=True)
+def counting() -> Managed:
+    """Return the context."""
+    return once(Opaque(_Counter(), is_own=True))
 
 
 class _Counter(BaseCallbackHandler):
     """The stand-in for a handler."""
+
+
+def kind_of(handler: Any, name: str) -> str:
+    """Return the kind of an attribute of a handler, as in `Unknown.holds`."""
+    return _KINDS.get(name, "any") if type(handler) is _Counter else "any"
+
+
+_TOKENS = ("total_tokens", "prompt_tokens", "prompt_tokens_cached", "completion_tokens", "reasoning_tokens")
+_KINDS = {**dict.fromkeys((*_TOKENS, "successful_requests"), amounts.COUNT), "total_cost": "real64"}

@@ -387,7 +387,7 @@ def _call_function(
         if not effects.pure:
             raise Barrier(f"it calls {function.__code__.co_name}, which is declared to write")
         return _ask_declared(run, function, args, kwargs)
-    if function.__code__ in _MANAGING:
+    if function.__code__ in MANAGING:
         return _managed(run, run.load_name(function, "func"), args, kwargs)
     code = compiled(function)
     if code is None:
@@ -446,7 +446,7 @@ def _bound(
 
 
 _MAKERS: tuple[Any, ...] = (contextlib.contextmanager, contextlib.asynccontextmanager)
-_MANAGING = frozenset(make(len).__code__ for make in _MAKERS)
+MANAGING = frozenset(make(len).__code__ for make in _MAKERS)
 """The code of functions that are decorated so."""
 
 
@@ -476,15 +476,15 @@ def _around(run: Run, code: Code, frame: Frame, within: Callable[[Any], Ended]) 
             raise Barrier(f"{code.name} yields more than once, or on a path that may not be taken")
         ends.append(None)
         raised = run.raised
-        try:
-            ends[0] = classes.entirely(run, within, value)
-        except (StopIteration, StopAsyncIteration) as e:
-            raise Barrier("an iterator ends in the body of a with statement") from e
+        ends[0] = classes.entirely(run, within, value)
         if ends[0] is not None and run.raised > raised and run.handlers > handlers:
             raise Barrier("an error may be swallowed in the body of a with statement, which leaves")
 
     frame[YIELDED] = yielded
-    _evaluate(run, code, frame, is_direct=False)
+    try:
+        _evaluate(run, code, frame, is_direct=False)
+    except (StopIteration, StopAsyncIteration) as e:  # which becomes a RuntimeError, unless it comes from the body
+        raise Barrier(f"an iterator ends in {code.name}") from e
     if not ends:
         raise Barrier(f"{code.name} does not yield")
     return ends[0]

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, operators
@@ -21,6 +21,7 @@ from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.scopes import own_nodes
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
+    Arguments,
     Barrier,
     Managed,
     Opaque,
@@ -34,16 +35,13 @@ from teola_plugin.adapters.reader.values import (
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _ASYNC_LOCKS = (asyncio.Lock,)
 
-IS_USED = "__teola_is_used__"
-"""An attribute of the reader's stand-ins for contexts that can be entered once."""
-
 
 def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async: bool) -> Any:
     """Evaluate the body of a `with` statement (`within`) in a context; `within` takes the value of `as`.
 
     Returns how the body ended. Raises: errors of the body and of the context; Barrier, Stalled.
     """
-    if type(context) is Managed and context.is_async is is_async:
+    if type(context) is Managed and context.is_async in (is_async, None):
         return context.around(within)
     enter = _method(context, "__aenter__" if is_async else "__enter__")
     leave = _method(context, "__aexit__" if is_async else "__exit__")
@@ -55,6 +53,36 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
         return within(_entered(run, context))
     finally:
         run.locks = locks
+
+
+def null(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Managed:
+    """Return the context that `contextlib.nullcontext(...)` makes."""
+    given = (*args, *kwargs.values())
+    if len(given) > 1 or not kwargs.keys() <= {"enter_result"}:
+        raise TypeError("nullcontext takes one argument")
+    return Managed(lambda within: within(*given or (None,)), given, is_async=None)
+
+
+def once(value: Any) -> Managed:
+    """Return a context without effects that can be entered once, and gives a value."""
+    is_used: list[bool] = []
+
+    def around(within: Callable[[Any], Any]) -> Any:
+        if is_used:
+            raise Barrier("it enters a context for the second time")
+        is_used.append(True)
+        return within(value)
+
+    return Managed(around, [value], is_async=False)
+
+
+@contextlib.contextmanager
+def suppressing(*errors: type[BaseException]) -> Iterator[None]:
+    """Do what `contextlib.suppress` does, in Python that is read."""
+    try:
+        yield
+    except errors:
+        return
 
 
 def entirely(run: Any, within: Callable[[Any], Any], value: Any) -> Any:
@@ -145,9 +173,5 @@ def _entered(run: Any, context: Any) -> Any:
         run.locks += 1
         return None
     if kind is contextlib.nullcontext:
-        if vars(held).get(IS_USED):
-            raise Barrier("it enters a context for the second time")
-        if IS_USED in vars(held):
-            vars(held)[IS_USED] = True
         return attribute(run, context, "enter_result")
     raise Barrier(f"it uses a with statement on {foreign.describe(context)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import contextlib
 import copy
 import datetime
 import decimal
@@ -37,6 +38,7 @@ from teola_plugin.adapters.reader import (
     amounts,
     bounds,
     classes,
+    contexts,
     days,
     foreign,
     methods,
@@ -525,6 +527,11 @@ def _cast(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 # --- registration ----------------------------------------------------------------------------------------------------
 
 
+def _register_contexts() -> None:
+    register(contexts.null, contextlib.nullcontext)
+    register(lambda run, args, kwargs: call(run, Opaque(contexts.suppressing), args, kwargs), contextlib.suppress)
+
+
 def _register_effects() -> None:
     for name, level in _LEVELS.items():
         method = _logs(level, is_method=True)
@@ -608,6 +615,7 @@ def _register_operators() -> None:
     register(_cast, typing.cast)
 
 
+_register_contexts()
 _register_effects()
 _register_readers()
 _register_operators()

@@ -245,12 +245,15 @@ class Managed(Own):
     """The context made by a function decorated with `contextlib.contextmanager`, before it is entered.
 
     `around(within)` evaluates the function, at its `yield` the body of the `with` statement (`within`, from the yielded
-    value), and returns how the body ended. `is_async`: of `contextlib.asynccontextmanager`. `given`: the arguments.
+    value), and returns how the body ended. `is_async`: of `contextlib.asynccontextmanager` (None: of both kinds).
+    `given`: the arguments.
     """
 
     __slots__ = ("around", "given", "is_async")
 
-    def __init__(self, around: Callable[[Callable[[Any], Any]], Any], given: Sequence[Any], *, is_async: bool) -> None:
+    def __init__(
+        self, around: Callable[[Callable[[Any], Any]], Any], given: Sequence[Any], *, is_async: bool | None
+    ) -> None:
         super().__init__()
         self.around = around
         self.given = given

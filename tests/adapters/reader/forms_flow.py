@@ -3,12 +3,16 @@
 # ruff: noqa: I001
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial, wraps
 from operator import itemgetter
 from typing import Any
 
+from langchain_community.callbacks import get_openai_callback
+from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -20,6 +24,64 @@ from langchain_openai import ChatOpenAI
 from tests.adapters.reader.forms_world import LLM, RETRIEVER, STORE, Form, State
 from tests.adapters.reader.forms_common import CHAIN, FORMS, GRADER, PROMPT, TEXT_PROMPT, Grade, form, log
 from tests.adapters.reader.forms_making import chain_in_the_body
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def spanned(name: str) -> Iterator[str]:
+    log.info("%s begins", name)
+    started = time.perf_counter()
+    try:
+        yield f"[{name}]"
+    finally:
+        log.info("%s ends after %.2f s", name, time.perf_counter() - started)
+
+
+@contextlib.asynccontextmanager
+async def spanned_async(name: str) -> AsyncIterator[str]:
+    with spanned(name) as shown:
+        yield shown
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.started = self.seconds = 0.0
+
+    def __enter__(self) -> "Timer":
+        self.started = time.time()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.seconds = time.time() - self.started
+
+
+@form(4)
+def in_contexts(state: State) -> Any:
+    with spanned("form") as name, Timer() as timer:
+        first = LLM.invoke(name + state["question"]).content
+        with contextlib.suppress(KeyError):
+            return {"out": first + LLM.invoke("again " + state["question"]).content}
+    log.info("%.1f", timer.seconds)
+    return {"out": ""}
+
+
+@form(4)
+async def in_a_context_of_coroutines(state: State) -> Any:
+    async with spanned_async("form") as name:
+        first = await LLM.ainvoke(name + state["question"])
+        return {"out": first.content + (await LLM.ainvoke("again " + state["question"])).content}
+
+
+@form(4)
+def counting_tokens(state: State) -> Any:
+    with get_openai_callback() as counted, get_usage_metadata_callback() as usage:
+        first = LLM.invoke(state["question"]).content
+        log.info("%d tokens, $%.4f, %s", counted.total_tokens, counted.total_cost, usage.usage_metadata)
+        second = LLM.invoke("again " + state["question"]).content
+    print(f"cost: ${counted.total_cost:.4f}")
+    return {"out": f"{first} {second}"}
+
 
 # --- several requests -------------------------------------------------------------------------------------------------
 

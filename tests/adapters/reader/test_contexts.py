@@ -71,6 +71,20 @@ def an_error_that_a_function_swallows(m: Any) -> Any:
     return seen, m.ask("behind")
 
 
+def an_error_that_is_suppressed(m: Any) -> Any:
+    with contextlib.suppress(KeyError, ValueError), contextlib.nullcontext("in") as name:
+        m.ask(name)
+        raise ValueError("suppressed")
+    with contextlib.suppress(KeyError):
+        return m.ask("behind")
+
+
+def an_error_that_is_not_suppressed(m: Any) -> Any:
+    m.ask("before")
+    with contextlib.suppress(KeyError):
+        raise ValueError("goes on")
+
+
 def an_error_that_becomes_another(m: Any) -> Any:
     m.ask("before")
     with turning():
@@ -91,6 +105,8 @@ WHOLE: list[tuple[Program, list[str]]] = [
     (from_another_context, ["chosen", "in", "in too", "bye"]),
     (an_error_that_a_class_swallows, ["in", "behind"]),
     (an_error_that_a_function_swallows, ["behind"]),
+    (an_error_that_is_suppressed, ["in", "behind"]),
+    (an_error_that_is_not_suppressed, ["before"]),
     (an_error_that_becomes_another, ["before"]),
     (an_error_that_goes_on, ["failed"]),
 ]
@@ -109,6 +125,13 @@ def left_for_some_replies(m: Any) -> Any:
         if m.ask("q") == "yes":
             return m.ask("in")
     return m.ask("behind")
+
+
+def suppressed_for_some_replies(m: Any) -> Any:
+    x = None
+    with contextlib.suppress(ValueError):
+        x = int(m.ask("q"))
+    return m.ask("none" if x is None else "number")
 
 
 def left_where_an_error_may_be_swallowed(m: Any) -> Any:
@@ -170,23 +193,65 @@ def used_by_yield(make: Any) -> Program:
     return program
 
 
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    next(iter([]))
+    yield
+
+
 def an_iterator_that_ends(m: Any) -> Any:
-    with turning():
-        next(iter([]))
-    m.ask("behind")
+    try:
+        with ending():
+            m.ask("in")
+    except StopIteration:
+        m.ask("the iterator's")
+    except RuntimeError:
+        m.ask("the generator's")
 
 
 @pytest.mark.parametrize("reply", ["yes", "7", "no"])
 @pytest.mark.parametrize(
     "program",
     [
-        left_for_some_replies, left_where_an_error_may_be_swallowed, an_error_that_a_class_may_swallow,
-        an_error_that_may_skip_the_end, entered_twice, an_iterator_that_ends, used_by_yield(yielding_twice),
-        used_by_yield(without_a_yield), used_by_yield(yielding_for_some_replies),
+        left_for_some_replies, suppressed_for_some_replies, left_where_an_error_may_be_swallowed,
+        an_error_that_a_class_may_swallow, an_error_that_may_skip_the_end, entered_twice, an_iterator_that_ends,
+        used_by_yield(yielding_twice), used_by_yield(without_a_yield), used_by_yield(yielding_for_some_replies),
     ],
 )  # fmt: skip
 def test_what_a_context_makes_uncertain_is_not_asked(program: Program, reply: str) -> None:
     same_as_original(program, lambda *_: reply)
+
+
+def behind_a_finally_block(m: Any) -> Any:
+    name = "one"
+    try:
+        try:
+            m.ask(int(m.ask("q")))
+        finally:
+            name = "other"
+    except ValueError:
+        m.ask("caught")
+    m.ask(name)
+
+
+def behind_a_context(m: Any) -> Any:
+    note = Noted([])
+    try:
+        with note:
+            m.ask(int(m.ask("q")))
+    except ValueError:
+        m.ask("caught")
+    m.ask(str(note.seen[0]))
+
+
+@pytest.mark.parametrize(("program", "last"), [(behind_a_finally_block, "other"), (behind_a_context, "in")])
+def test_the_state_behind_an_error_is_that_behind_the_end_of_its_block(program: Program, last: str) -> None:
+    for reply in ("7", "no"):
+        original, fast = (Model(lambda *_, reply=reply: reply) for _ in range(2))
+        program(original)
+        predicted(program, fast)
+        assert sorted(map(str, fast.asked)) == sorted(map(str, original.asked))
+    assert read(program, Model(lambda *_: "")).certain == ["q", last]
 
 
 class Session:

@@ -109,8 +109,9 @@ WRONG_ONCE = {
     "a body that returns, or whose error is swallowed": """
         def inner():
             with swallowing([]):
-                return int(m.ask('q'))
-        return m.ask('none' if inner() is None else 'number')
+                m.ask(int(m.ask('q')))
+                return 'number'
+        return m.ask(inner() or 'none')
     """,
     "a context that may not yield": """
         with hesitating(m) as one:

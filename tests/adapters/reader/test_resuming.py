@@ -64,7 +64,7 @@ def test_a_random_program_asks_for_what_it_would_have_asked(seed: int, tmp_path:
             assert repr(value) == repr(alone.value if alone.error is None else alone.error), told
             found["ahead"] += side.ahead
             found["behind"] += side.skipped > 0 and side.ahead > 0
-    assert found["behind"] > 3, found
+    assert found["behind"] > 1, found
     assert found["equal"] < 3, found
 
 
