@@ -20,7 +20,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
+from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
@@ -31,7 +31,13 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
-from teola_plugin.adapters.llamaindex.judges import kind_of_judge, may_judge_apart, never_raises, only_judges
+from teola_plugin.adapters.llamaindex.judges import (
+    judgement_of,
+    kind_of_judge,
+    may_judge_apart,
+    never_raises,
+    only_judges,
+)
 from teola_plugin.adapters.llamaindex.known import (
     answers_with_text,
     finds_text_nodes,
@@ -184,7 +190,7 @@ class Parts:
             act = functools.partial(_embedding, act, exchange.out(bundle)) if bundle is not None else act
             act = run.begin_as_set_before(act, [component])
         op = "act" if may_begin else TOLD
-        key, holds = (op, source, method, asked), EvaluationResult if judges else "any"
+        key, holds = (op, source, method, asked), judgement_of(component) if judges else "any"
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
         _embed(run, bundle, frozenset([source]))  # by what raises, too
