@@ -206,6 +206,21 @@ class Method(Callee):
         self.function = function
 
 
+class Super(Callee):
+    """What `super()` is in a method of `cls` on an object: what the object has behind that class."""
+
+    __slots__ = ("cls", "value")
+
+    def __init__(self, value: Any, cls: type) -> None:
+        super().__init__(_used_otherwise, "super")
+        self.value = value
+        self.cls = cls
+
+
+def _used_otherwise(*args: Any) -> Any:
+    raise Barrier("it uses super() in an unusual way")
+
+
 class Stale:
     """An object of which nothing is known; see `STALE`."""
 
