@@ -257,7 +257,7 @@ def _looked_for(asked: Any) -> Any:
     """Return the text of a bundle, of which nothing else is not known yet but its embedding; else what is given."""
     if type(asked) is not QueryBundle or asked.image_path is not None or asked.custom_embedding_strs is not None:
         return asked
-    vector = asked.embedding
+    vector: Any = asked.embedding
     return asked.query_str if type(vector) is Unknown and vector.holds == "vector" else asked
 
 

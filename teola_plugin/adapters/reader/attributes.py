@@ -82,7 +82,7 @@ def super_of(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Super:
     code = function.__code__
     is_inside = any("super" in each.co_names for each in code.co_consts if type(each) is types.CodeType)
     value = frame.get(code.co_varnames[0]) if code.co_argcount else None
-    cls = outside(function, "__class__") if "__class__" in code.co_freevars else None
+    cls: Any = outside(function, "__class__") if "__class__" in code.co_freevars else None
     if is_inside or not is_class(cls) or value is None:
         raise Barrier("it uses super() in an unusual way")
     if type(value) is Unknown:
@@ -105,7 +105,7 @@ def _attribute_behind(run: Any, of: Super, name: str) -> Any:
     owner = next(behind, None)
     if owner is object and is_making:
         return Callee(_begin, name)
-    found = namespace_of(owner)[name] if owner is not None else None
+    found = namespace_of(owner)[name] if owner is not None and not foreign.is_library_class(owner) else None
     if type(found) is not types.FunctionType or not is_user_code(name, found):
         raise refused
     return bound(run, found, of.value, name)
