@@ -5,11 +5,13 @@ Nothing of the user's runs while this is found out.
 
 from __future__ import annotations
 
+import abc
 import ast
 import builtins
 import dis
 import inspect
 import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +27,10 @@ MOST = 1_000
 """Objects that are searched for components."""
 
 _FRAMEWORKS = frozenset({"langchain", "langgraph", "llama_index", "openai", "teola_plugin", "tavily"})
+_METAS = (type, abc.ABCMeta)
+_BASES = (object, abc.ABC, typing.Generic)
+"""Classes of which a subclass is like another of the user's."""
+
 _UNUSUAL = ("__del__", "__init_subclass__", "__getattribute__", "__getattr__", "__setattr__", "__reduce__")
 """Methods of an object which a second object of a subclass would run once more, or in another way."""
 
@@ -54,9 +60,9 @@ def _is_plain_object(value: Any) -> bool:
     """Whether an object has attributes, and only classes of the user's without unusual methods."""
     cls = type(value)
     try:
-        if foreign.own_attributes(value) is None or not foreign.has_plain_lookup(cls) or type(cls) is not type:
+        if foreign.own_attributes(value) is None or not foreign.has_plain_lookup(cls) or type(cls) not in _METAS:
             return False
-        classes = [each for each in foreign.mro_of(cls) if each is not object]
+        classes = [each for each in foreign.mro_of(cls) if not any(each is base for base in _BASES)]
         if any(foreign.is_library_class(each) or "__slots__" in foreign.namespace_of(each) for each in classes):
             return False
     except Barrier:  # a class that cannot be looked at
@@ -68,7 +74,17 @@ def _is_plain_object(value: Any) -> bool:
 def _uses_class(space: Mapping[str, Any]) -> bool:
     """Whether a method uses the object's class, which is another one for the object that the user gets back."""
     nodes = [node_of(each) for each in space.values() if type(each) is types.FunctionType]
-    return any(node is None or any(map(_is_class_of, ast.walk(node))) for node in nodes)
+    return any(node is None or _looks_at_class(node) for node in nodes)
+
+
+def _looks_at_class(node: ast.AST) -> bool:
+    """Whether a method looks at a class for more than what a subclass of ours has in common with the user's."""
+    parts = list(ast.walk(node))
+    named = {id(each.value) for each in parts if isinstance(each, ast.Attribute) and each.attr in _IN_COMMON}
+    return any(_is_class_of(each) and id(each) not in named for each in parts)
+
+
+_IN_COMMON = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
 def _is_class_of(part: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_index.core import Settings
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
+from llama_index.core.evaluation import EvaluationResult, FaithfulnessEvaluator, RelevancyEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import TextNode
@@ -23,6 +23,11 @@ from teola_plugin.value_keys import Same
 
 _TELLING = (FaithfulnessEvaluator, RelevancyEvaluator)
 """Evaluators that look for a word in a reply. They make an index and an engine for each judgement."""
+
+
+def judgement_of(evaluator: Any) -> str | type:
+    """Return the kind of a judgement to come: see `values.Unknown.holds`."""
+    return "judgement" if any(is_stock(evaluator, each) for each in _TELLING) else EvaluationResult
 
 
 def kind_of_judge(evaluator: Any) -> Hashable:

@@ -20,17 +20,24 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import Response
-from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
+from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
-from teola_plugin.adapters.llamaindex.judges import kind_of_judge, may_judge_apart, never_raises, only_judges
+from teola_plugin.adapters.llamaindex.judges import (
+    judgement_of,
+    kind_of_judge,
+    may_judge_apart,
+    never_raises,
+    only_judges,
+)
 from teola_plugin.adapters.llamaindex.known import (
     answers_with_text,
     finds_text_nodes,
@@ -46,7 +53,7 @@ from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
-from teola_plugin.adapters.reader.attributes import bound
+from teola_plugin.adapters.reader.attributes import bound, set_attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -138,14 +145,17 @@ class Parts:
         judges = foreign.is_kind_of(component, BaseEvaluator)
         source = Same(component)
         exchange = Exchange(run)
+        bundle = _bundle_to_embed(component, method, args, kwargs)
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
-            values = [*args, *kwargs.values()]
-            is_sure = _is_text_to_come(values) and (not _searches(component, method) or run.is_true(values[0]))
+            values = [_looked_for(each) for each in (*args, *kwargs.values())]
+            is_sure = _is_text_to_come(values) or (_is_embedded(args, kwargs) and type(values[0]) is str)
+            is_sure = is_sure and (not _searches(component, method) or run.is_true(values[0]))
             is_sure = is_sure or bool(_made_of_nodes(component, method, args, kwargs))
             is_safe = may_begin and not judges and is_sure
             found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
+            _embed(run, bundle, found.sources)
             return _to_come(component, method, found, args, kwargs) if may_begin else found
         is_search = provider is not None and method.removeprefix("a") not in _OF_NODES
         if is_search and not all(type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]):
@@ -177,12 +187,19 @@ class Parts:
             run.require_as_set_before(component)
             act = functools.partial(getattr(component, method), *given, **named)
             act = functools.partial(beside_loops, act) if judges and not is_async else act
+            act = functools.partial(_embedding, act, exchange.out(bundle)) if bundle is not None else act
             act = run.begin_as_set_before(act, [component])
         op = "act" if may_begin else TOLD
-        key, holds = (op, source, method, asked), EvaluationResult if judges else "any"
+        key, holds = (op, source, method, asked), judgement_of(component) if judges else "any"
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
+        _embed(run, bundle, frozenset([source]))  # by what raises, too
         found = run.ask(Request(key, spec, op, None, {}, _same, holds, may_raise, place, name, act, is_async))
+        if type(found) is Unknown:
+            _embed(run, bundle, found.sources)
+        elif bundle is not None and may_begin:
+            found, vector = found
+            set_attribute(run, bundle, "embedding", vector)
         if type(found) is not Unknown:
             _fix_shared(run, found, method)
         return _to_come(component, method, found, args, kwargs) if may_begin and type(found) is Unknown else found
@@ -199,6 +216,49 @@ class Parts:
 
 def _same(value: Any) -> Any:
     return value
+
+
+# Some retrievers note the question's embedding in the bundle that they are given, so that the next one does not ask.
+
+_NOT_NOTED: Any = vars(VectorIndexRetriever)["_aretrieve"]
+
+
+def _bundle_to_embed(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> QueryBundle | None:
+    """Return the bundle in which the method may note an embedding."""
+    found = [each for each in (*args, *kwargs.values()) if type(each) is QueryBundle and each.embedding is None]
+    is_kept = method == "aretrieve" and foreign.in_mro(class_of(component), "_aretrieve") is _NOT_NOTED
+    return found[0] if len(found) == 1 and not is_kept else None
+
+
+def _embed(run: Run, bundle: QueryBundle | None, sources: frozenset[Hashable]) -> None:
+    if bundle is not None:
+        set_attribute(run, bundle, "embedding", Unknown("vector", sources))
+
+
+def _embedding(act: Callable[[], Any], bundle: QueryBundle) -> Any:
+    """Return the result of an act, and the embedding that the act leaves in a bundle."""
+    found = act()
+    if not inspect.isawaitable(found):
+        return found, bundle.embedding
+
+    async def awaited() -> Any:
+        return await found, bundle.embedding
+
+    return awaited()
+
+
+def _is_embedded(args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the only argument is a bundle with an embedding, or none, that the component will find there."""
+    asked = [*args, *kwargs.values()]
+    return len(asked) == 1 and _looked_for(asked[0]) is not asked[0]
+
+
+def _looked_for(asked: Any) -> Any:
+    """Return the text of a bundle, of which nothing else is not known yet but its embedding; else what is given."""
+    if type(asked) is not QueryBundle or asked.image_path is not None or asked.custom_embedding_strs is not None:
+        return asked
+    vector: Any = asked.embedding
+    return asked.query_str if type(vector) is Unknown and vector.holds == "vector" else asked
 
 
 def _fix_shared(run: Run, found: Any, method: str) -> None:

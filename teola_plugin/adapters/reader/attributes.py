@@ -14,12 +14,15 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.changes import is_of_program
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_kind_of, namespace_of
+from teola_plugin.adapters.reader.heap import FUNCTION
 from teola_plugin.adapters.reader.instances import type_of
+from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
     Method,
     Opaque,
+    Super,
     Undecided,
     Unknown,
     isinstance_of,
@@ -41,6 +44,8 @@ def attribute(run: Any, value: Any, name: str) -> Any:
     """Return `value.name`. Raises: AttributeError, Undecided, Barrier, and errors of a property."""
     if type(value) is Unknown:
         return methods.unknown_field(run, value, name)
+    if type(value) is Super:
+        return _attribute_behind(run, value, name)
     if isinstance_of(value, Opaque):
         return _opaque_attribute(run, value, name)
     if run.is_unknown(value):
@@ -66,6 +71,50 @@ def bound(run: Any, function: Any, value: Any, name: str) -> Method:
     """Return a bound method: a callable that gets the object as the first argument."""
     loaded = run.load(function)
     return Method(lambda inner, args, kwargs: call(inner, loaded, (value, *args), kwargs), name, loaded)
+
+
+def super_of(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Super:
+    """Return the value of `super()`, called without arguments in a method of a class of the user's."""
+    frame = run.levels[-1].frame
+    function = frame[FUNCTION]
+    if args or kwargs or type(function) is not types.FunctionType:
+        raise Barrier("it uses super() in an unusual way")
+    code = function.__code__
+    is_inside = any("super" in each.co_names for each in code.co_consts if type(each) is types.CodeType)
+    value = frame.get(code.co_varnames[0]) if code.co_argcount else None
+    cls: Any = outside(function, "__class__") if "__class__" in code.co_freevars else None
+    if is_inside or not is_class(cls) or value is None:
+        raise Barrier("it uses super() in an unusual way")
+    if type(value) is Unknown:
+        raise Undecided
+    return Super(value, cls)
+
+
+def _attribute_behind(run: Any, of: Super, name: str) -> Any:
+    """Return a method that an object has behind a class in its MRO."""
+    held = of.value.held if type(of.value) is Opaque else of.value
+    function = run.levels[-1].frame[FUNCTION]
+    is_making = name == "__init__" and type(of.value) is Opaque and of.value.is_own
+    is_init = type(function) is types.FunctionType and function.__code__.co_name == "__init__"
+    refused = Barrier(f"it uses {name} of super()")
+    if (is_dunder(name) and not (is_making and is_init)) or not foreign.has_plain_lookup(type(held)):
+        raise refused
+    classes = foreign.mro_of(type(held))
+    at = next((number for number, each in enumerate(classes) if each is of.cls), len(classes))
+    behind = (each for each in classes[at + 1 :] if name in namespace_of(each))
+    owner = next(behind, None)
+    if owner is object and is_making:
+        return Callee(_begin, name)
+    found = namespace_of(owner)[name] if owner is not None and not foreign.is_library_class(owner) else None
+    if type(found) is not types.FunctionType or not is_user_code(name, found):
+        raise refused
+    return bound(run, found, of.value, name)
+
+
+def _begin(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Handle `object.__init__`."""
+    if args or kwargs:
+        raise TypeError("object.__init__() takes exactly one argument")
 
 
 # --- plain objects ---------------------------------------------------------------------------------------------------

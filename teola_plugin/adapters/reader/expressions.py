@@ -379,6 +379,8 @@ class Expressions:
             try:
                 found = operators.compare(run, name, one, two)
             except Undecided:
+                if type(two) is Lazy:
+                    raise Stalled("an iterator is used up in part") from None
                 found = run.unknown(one, two, holds="bool")
             if at + 1 == len(rest):
                 return found

@@ -1,4 +1,4 @@
-"""Graphs of networkx, of which only the class is known: nodes and edges may be added, and counts are unknown."""
+"""Graphs of networkx, of which only the class is known: nodes and edges may be added; counts and copies are unknown."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def method_of(graph_class: Any, function: Any) -> Handler | None:
     name = function.__name__
     if foreign.in_mro(graph_class, name) is not function:
         return None
-    if name in _COUNTS:
-        return _count
+    if name == "copy" or name in _COUNTS:
+        return _copy if name == "copy" else _count
     return _adding(name) if name in _NODES else None
 
 
@@ -64,13 +64,20 @@ def of_function(function: types.FunctionType) -> Handler | None:
         return handler(run, args, kwargs)
 
     name = function.__module__
-    is_known = name in _MODULES and (function.__name__ in _COUNTS or function.__name__ in _NODES)
+    is_known = name in _MODULES and function.__name__ in {"copy", *_COUNTS, *_NODES}
     return handle if is_known else None
 
 
 def _count(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
     is_safe = len(args) == 1 and not kwargs and _has_own_parts(args[0])
     return run.unknown(*args, holds="number", is_safe=is_safe)  # type: ignore[no-any-return]
+
+
+def _copy(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
+    if len(args) != 1 or kwargs or not _has_own_parts(args[0]):
+        raise Barrier("it makes a view of a graph, or copies one")
+    cls = type(args[0].held) if type(args[0]) is Opaque else args[0].holds
+    return run.unknown(holds=cls, is_safe=True)  # type: ignore[no-any-return]
 
 
 def _has_own_parts(graph: Any) -> bool:

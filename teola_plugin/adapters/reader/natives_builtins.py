@@ -12,6 +12,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import amounts, bounds, classes, foreign, operators, ordering, outlets, taking, texts
 from teola_plugin.adapters.reader.amounts import is_atom
+from teola_plugin.adapters.reader.attributes import super_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.heap import FILTERED, MAPPED, MAPPINGS, NUMBERED, WALKED, ZIPPED, Each
 from teola_plugin.adapters.reader.table import (
@@ -648,6 +649,7 @@ def _register() -> None:
     register(_type, type)
     register(_getattr, getattr)
     register(_takes(2, _hasattr), hasattr)
+    register(super_of, super)
 
 
 def _counter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

@@ -546,10 +546,12 @@ class Run(Heap):
             if self._has_others and not self.changes.is_shared(id(original)):
                 self._change(id(original), original, what)
             return
-        for example in self._examples.get(id(held), ()):
+        for example in self._all_examples(held):
             if id(example) in self._given or id(example) in self._copies or id(example) in self._guarded:
                 raise Barrier(what)
             original = self._original_of(example)
+            if original is None and id(example) in self._escaped:  # the program has made it; see below
+                continue
             original = example if original is None else original
             copy = self._outer.get(id(original), (None, None))[1]
             if id(copy) in self._guarded or id(copy) in self._exact:
@@ -562,6 +564,11 @@ class Run(Heap):
             if id(each) not in self.changes.opened:
                 self.touch(each)
                 self.taint(each)
+
+    def _all_examples(self, held: Any) -> Iterator[Any]:
+        """Yield what an object stands for; of another stand-in, what that one stands for."""
+        for example in self._examples.get(id(held), ()):
+            yield from self._all_examples(example) if id(example) in self._examples else (example,)
 
     def escapes(self, held: Any, *values: Any) -> None:
         """Note that values are stored in something outside of the program, if `held` is that."""

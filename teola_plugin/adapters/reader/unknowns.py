@@ -25,6 +25,7 @@ _FIELDS: dict[str, dict[str, str]] = {
     "found node": {
         "node": "text node", "score": "any", "text": "text", "metadata": "dict", "node_id": "text", "id_": "text",
     },
+    "judgement": {"passing": "bool", "score": "real64", "feedback": "text"},
     "response": {"response": "text", "source_nodes": "found nodes", "metadata": "any"},
     "text node": {"text": "text", "metadata": "dict", "node_id": "text", "id_": "text"},
 }  # fmt: skip

@@ -95,8 +95,9 @@ class Unknown:
     """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
     `holds` is "any", "text", "texts" (a list of texts), "list", "bool", a kind of numbers (see amounts.py),
-    "message" (an AI message of a model), "document" (of LangChain), "found node", "text node" and "response" (of
-    LlamaIndex), "reply" (of a web page), "match" (of a regular expression, or None), or the class of the object.
+    "message" (an AI message of a model), "document" (of LangChain), "found node", "text node", "response" and
+    "judgement" (of LlamaIndex), "reply" (of a web page), "vector" (or None), "match" (of a regular expression, or
+    None), or the class of the object.
 
     `sources`: the origins of the value (components that were asked), which alone decide whether an operation on the
     value raises. `items`: the items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a
@@ -203,6 +204,21 @@ class Method(Callee):
     def __init__(self, handler: Handler, name: str, function: Any) -> None:
         super().__init__(handler, name)
         self.function = function
+
+
+class Super(Callee):
+    """What `super()` is in a method of `cls` on an object: what the object has behind that class."""
+
+    __slots__ = ("cls", "value")
+
+    def __init__(self, value: Any, cls: type) -> None:
+        super().__init__(_used_otherwise, "super")
+        self.value = value
+        self.cls = cls
+
+
+def _used_otherwise(*args: Any) -> Any:
+    raise Barrier("it uses super() in an unusual way")
 
 
 class Stale:

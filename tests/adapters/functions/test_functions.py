@@ -7,8 +7,9 @@ import copy
 import inspect
 import logging
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 from unittest import mock
 
 import pytest
@@ -47,6 +48,9 @@ def frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def chat(service: Service, **settings: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", base_url=service.url, api_key="x", max_retries=0, **settings)
+
+
+T = TypeVar("T")
 
 
 class Rag:
@@ -433,6 +437,60 @@ class Shop(Rag):
         return self
 
 
+class Base(ABC, Generic[T]):
+    """The user's own base class, as in applications with several of a kind."""
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+
+    @abstractmethod
+    def part(self, text: str, number: int) -> T: ...
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    def query(self, text: str) -> list[T]:
+        return [self.part(f"{text} of {self.name}", number) for number in range(2)]
+
+
+class Derived(Base[str]):
+    @property
+    def name(self) -> str:
+        return "hive"
+
+    def part(self, text: str, number: int) -> str:
+        return str(self.llm.invoke(f"{text} {number}").content)
+
+
+def test_objects_of_classes_with_abstract_bases(service: Service) -> None:
+    made = Derived(chat(service))
+    asked_side_by_side(service, made, "bees of hive 0", "bees of hive 1", lambda each: each.query("bees"))
+    fast = optimize(made)
+    assert isinstance(fast, Base)
+    assert type(fast).__name__ == "Derived"
+    assert fast.name == "hive"
+    assert vars(fast) is vars(made)
+
+
+class Naming(Rag):
+    """A class of the tests."""
+
+    def __repr__(self) -> str:
+        return f"{self.__class__.__name__} of {type(self).__module__}: {type(self).__doc__}"
+
+    def _path(self) -> str:
+        return type(self).__qualname__
+
+
+def test_objects_that_show_the_name_of_their_class(service: Service) -> None:
+    made = Naming(chat(service))
+    asked_side_by_side(service, made, "bees 0", "bees 1", lambda each: each.query("bees"))
+    fast = optimize(made)
+    assert repr(fast) == repr(made)
+    assert fast._path() == made._path()
+
+
 def named(value: object) -> bool:
     return type(value) is Shop
 
@@ -634,9 +692,14 @@ class Ending(Rag):
         pass
 
 
-class Naming(Rag):
-    def name(self) -> str:
-        return type(self).__name__
+class Making(Rag):
+    def another(self) -> Any:
+        return type(self)(self.llm)
+
+
+class Counting(Rag):
+    def style_of(self) -> str:
+        return self.__class__.style
 
 
 class Slotted:
@@ -655,7 +718,8 @@ def test_what_is_no_pipeline_comes_back_as_it_is(service: Service, caplog: pytes
     llm = chat(service)
     others: list[Any] = [
         Ending(llm),
-        Naming(llm),
+        Making(llm),
+        Counting(llm),
         Slotted(),
         without_models,
         generating,

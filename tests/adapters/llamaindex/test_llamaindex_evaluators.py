@@ -101,6 +101,39 @@ class AskingBehind(Judging):
         return str(await Settings.llm.acomplete("And now?")) + str(judged.passing)
 
 
+def counting(*judges: Any) -> Any:
+    """Return a function that counts what passes, of a text for each question."""
+
+    def count(query: str) -> tuple[float, str]:
+        passed, notes = 0.0, ""
+        for number in range(2):
+            text = Settings.llm.complete(f"{query} {number}?").text
+            for judge in judges:
+                judged = judge.evaluate(query=query, response=text, contexts=[f"hive {number}"])
+                passed += judged.passing + judged.score
+                notes += judged.feedback.upper()
+        return passed, notes
+
+    return count
+
+
+def test_what_passes_is_counted_beside_the_next_question(service: Service) -> None:
+    count = counting(FaithfulnessEvaluator(), RelevancyEvaluator())
+    result = apart(count, "Who?")
+    fast = optimize(count)
+    with counted(service) as made:
+        assert apart(fast, "Who?") == result
+    assert made.total() == 6
+    service.holds, service.awaits = "hive 0", "Who? 1?"
+    service.forget()
+    assert apart(fast, "Who?") == result
+    assert not service.has_waited_in_vain
+
+
+def test_a_judgement_that_may_be_missing_is_not_counted_early(service: Service) -> None:
+    made_by(service, counting(CorrectnessEvaluator()), raising=TypeError)
+
+
 def test_nothing_is_asked_behind_a_judgement_that_may_not_be_read(service: Service) -> None:
     fast = optimize(AskingBehind(judge=GuidelineEvaluator(guidelines="Be kind.")))
     for _ in range(2):

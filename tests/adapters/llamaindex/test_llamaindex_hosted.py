@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
@@ -691,3 +692,58 @@ def test_what_a_function_on_the_loop_changes_is_changed_before_what_began_after_
 
     assert len(found(lambda fusion: fusion)) == 4
     assert found(optimize) == found(lambda fusion: fusion)
+
+
+# --- the vector that a retriever notes in the question ---------------------------------------------------------------
+
+
+def one_question(first: Any, second: Any, llm: Any) -> str:
+    question = QueryBundle("How do bees dance?")
+    found = first.retrieve(question) + second.retrieve(question)
+    llm.complete("What is it about?")
+    return str(llm.complete(" ".join(each.text for each in found)))
+
+
+def two_questions(first: Any, second: Any, llm: Any) -> str:
+    found = [each for part in (first, second) for each in part.retrieve(QueryBundle("How do bees dance?"))]
+    return str(llm.complete(" ".join(each.text for each in found)))
+
+
+async def one_question_in_turn(first: Any, second: Any, llm: Any) -> str:
+    question = QueryBundle("How do bees dance?")
+    found = await first.aretrieve(question) + await second.aretrieve(question)
+    return str(await llm.acomplete(" ".join(each.text for each in found)))
+
+
+class TwoIndexes(BaseRetriever):
+    def __init__(self, first: Any, second: Any) -> None:
+        self._first, self._second = first, second
+        super().__init__()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> Any:
+        found = self._first.retrieve(query_bundle) + self._second.retrieve(query_bundle)
+        return sorted(found, key=lambda each: each.score or 0, reverse=True)
+
+
+def of_two_indexes(first: Any, second: Any, llm: Any) -> str:
+    return str(RetrieverQueryEngine.from_args(TwoIndexes(first, second), llm).query("How do bees dance?"))
+
+
+@pytest.mark.parametrize("program", [one_question, two_questions, one_question_in_turn, of_two_indexes])
+def test_a_question_that_was_embedded_is_not_embedded_again(service: Service, program: Any) -> None:
+    parts = retriever(service), retriever(service), chat(service)
+
+    def app() -> Any:
+        return program(*parts)
+
+    async def awaited() -> Any:
+        return await program(*parts)
+
+    plain = awaited if inspect.iscoroutinefunction(program) else app
+    fast = optimize(plain)
+    told = []
+    for each in (plain, fast, fast, fast):
+        with counted(service) as asked:
+            answer = asyncio.run(each()) if plain is awaited else each()
+        told.append((answer, asked))
+    assert told[1:] == told[:1] * 3

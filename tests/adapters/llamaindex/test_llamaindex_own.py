@@ -481,7 +481,7 @@ def test_a_query_of_the_users_is_read_up_to_llamaindexs_own() -> None:
     same(
         build, asking("query", "sync", QUESTION), look=lambda component, stage: [list(ran), _requests(component, stage)]
     )
-    assert read_call(build(Stage()), "query", QUESTION).barrier == "it makes an object of the class super"
+    assert read_call(build(Stage()), "query", QUESTION).barrier == "it uses query of super()"
 
 
 class Keeping(BaseRetriever):

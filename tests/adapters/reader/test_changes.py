@@ -120,6 +120,26 @@ FOUND = {
             NESTED["b"].append(m.ask(each))
         return NESTED
     """),
+    "a list that is made anew and filled": (3, """
+        BOX.seen = []
+        for each in "abc":
+            BOX.seen.append(m.ask(each))
+        return len(BOX.seen)
+    """),
+    "a dict that is made anew and filled": (3, """
+        BOX.names = {}
+        for each in "abc":
+            BOX.names[each] = m.ask(each)
+        return BOX.names
+    """),
+    "a set that is made anew, with another name": (3, """
+        mine = BOX.names = set()
+        for each in "abc":
+            m.ask(each)
+            BOX.names.add(each)
+            mine.add("z")
+        return mine
+    """),
     "a total that is global": (3, """
         return [counted(m, each) for each in "abc"], TOTAL
     """),
@@ -405,6 +425,60 @@ LEFT = {
         m.ask("first")
         BOX.seen.append("b")
         return m.ask(f"{mine}{BOX.seen}")
+    """,
+    "a list that is made anew and filled by another name": """
+        mine = []
+        BOX.seen = mine
+        m.ask("a")
+        BOX.seen.append("x")
+        m.ask(f"{mine}")
+        mine.append("y")
+        return m.ask(f"{BOX.seen}"), m.ask(str(len(mine)))
+    """,
+    "a list that is made anew in two places": """
+        BOX.seen = BOX.last = mine = []
+        m.ask("a")
+        BOX.last.append("x")
+        m.ask("b")
+        BOX.seen.append("y")
+        if len(mine) > 1:
+            m.ask(f"{BOX.last}")
+        return m.ask(f"{BOX.seen}")
+    """,
+    "a list that is made anew, or one of outside": """
+        mine = ["o"]
+        BOX.seen = mine if m.ask("q").endswith("0") else LOG
+        m.ask("a")
+        BOX.seen.append("x")
+        return m.ask(f"{mine}"), m.ask(f"{LOG}")
+    """,
+    "a list in a list that is made anew": """
+        mine = [[]]
+        BOX.seen = mine
+        m.ask("a")
+        BOX.seen.append([])
+        mine[0].append("x")
+        BOX.seen[0].append("y")
+        return m.ask(f"{mine}"), m.ask("then")
+    """,
+    "a dict that is made anew and emptied": """
+        mine = {"a": 1}
+        BOX.names = mine
+        m.ask("a")
+        m.ask("b")
+        BOX.names.pop("a")
+        if "a" in mine:
+            m.ask("kept")
+        return m.ask(f"{mine}")
+    """,
+    "a list that is made anew and replaced": """
+        mine = BOX.seen = ["a"]
+        m.ask("a")
+        BOX.seen = ["b"]
+        BOX.seen.append("c")
+        m.ask(f"{mine}{BOX.seen}")
+        BOX.seen.append("d")
+        return m.ask(f"{mine}"), m.ask(f"{BOX.seen}")
     """,
     "an object that is stored in front of what is not read": """
         mine = Box()

@@ -134,6 +134,15 @@ WRONG_ONCE = {
         m.ask(str('a' in it))
         return seen
     """,
+    "an iterator that is made before its items are unknown": """
+        xs, seen = [], set()
+        it = filter(lambda x: seen.add(x), xs)
+        for x in m.ask('c').split():
+            if x != 'no': xs.append(x)
+        m.ask(str('a' in it))
+        m.ask(str(len(seen)))
+        return seen
+    """,
     "an iterator over known items that is made on one of two paths": """
         seen, it = set(), ()
         if m.ask('q').startswith('a'):

@@ -54,6 +54,21 @@ def test_a_graph_of_outside_is_filled_by_the_run_alone(service: Service) -> None
     asked_side_by_side(service, fill, "hive a", "hive b", call)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_a_graph_is_filled(kind: Any) -> None:
+    given = kind([("a", "b")])
+
+    def fill(x: str) -> Any:
+        graph = given.copy()
+        for each in x:
+            graph.add_edge(each, LLM.invoke(each).content)
+        other = graph.copy()
+        other.add_node(LLM.invoke("more").content)
+        return LLM.invoke("sum").content
+
+    assert read(fill, "ab").certain[0] == [True, True, True, True]
+
+
 @pytest.mark.parametrize("node", [lambda reply: json.loads(reply), lambda reply: [reply], lambda reply: None])
 def test_what_may_be_no_node_holds_back_what_follows(node: Any) -> None:
     def fill(x: str) -> Any:
@@ -140,9 +155,29 @@ def in_the_edges_that_a_view_shows(reply: str) -> None:
     VIEW.size()
 
 
+def in_the_copy_of_a_view(reply: str) -> None:
+    VIEW.copy()
+
+
+def in_a_view_for_a_copy(reply: str) -> None:
+    networkx.Graph().copy(as_view=True).add_node(reply)
+
+
+def in_one_of_the_program_s_that_copies(reply: str) -> None:
+    Copying().copy().add_node(reply)
+
+
+class Copying(networkx.Graph):  # type: ignore[type-arg]
+    def copy(self, as_view: bool = False) -> Any:
+        return networkx.freeze(super().copy())
+
+
 @pytest.mark.parametrize(
     "use",
     [
+        in_the_copy_of_a_view,
+        in_a_view_for_a_copy,
+        in_one_of_the_program_s_that_copies,
         in_an_edge_with_a_key_without_a_hash,
         with_an_attribute_of_the_name_of_the_node,
         with_an_attribute_of_the_name_of_an_end,
