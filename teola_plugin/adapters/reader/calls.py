@@ -469,14 +469,18 @@ def _around(run: Run, code: Code, frame: Frame, within: Callable[[Any], Ended]) 
     """
     if YIELDED in frame:
         raise Barrier("it enters a context for the second time")
-    path, handlers, ends = run.path, run.handlers, list[Ended]()
+    path, handlers, level, ends = run.path, run.handlers, run.levels[-1], list[Ended]()
 
     def yielded(value: Any) -> None:
         if ends or run.path != path:
             raise Barrier(f"{code.name} yields more than once, or on a path that may not be taken")
         ends.append(None)
         raised = run.raised
-        ends[0] = classes.entirely(run, within, value)
+        run.levels.append(level)
+        try:
+            ends[0] = classes.entirely(run, within, value)
+        finally:
+            run.levels.pop()
         if ends[0] is not None and run.raised > raised and run.handlers > handlers:
             raise Barrier("an error may be swallowed in the body of a with statement, which leaves")
 

@@ -34,6 +34,7 @@ from teola_plugin.adapters.reader.table import (
     register,
     require_no_decimals,
     require_order,
+    steps,
     unknown_atom,
     walked,
     whole,
@@ -216,7 +217,7 @@ def _reversed(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, *args)
     if len(args) != 1 or kwargs:
         raise TypeError("reversed takes one argument")
-    return Lazy(run, Walk(run, args[0], reversed(args[0])))
+    return Lazy(run, Walk(run, args[0], steps(args[0], reversed)))
 
 
 def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -228,7 +229,7 @@ def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         return args[0]
     if len(args) == 1 and not kwargs and not isinstance_of(args[0], Opaque):
         require_order(run, args[0])
-        return Lazy(run, Walk(run, args[0], iter(args[0])))
+        return Lazy(run, Walk(run, args[0], steps(args[0])))
     return iter(*args, **kwargs)
 
 

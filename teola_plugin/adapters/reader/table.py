@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import operator
 import sys
 import types
 import uuid
@@ -204,7 +205,36 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
     if type(value) in _FINAL and len(value) < _MANY:
         return iter(value)
     known(run, value)
-    return Walk(run, value, iter(value))
+    return Walk(run, value, steps(value))
+
+
+_FILLED = (dict, OrderedDict, defaultdict, Counter, set, deque)
+"""Containers that are filled anew where a change on a path that is not taken is undone: iterators lose their place."""
+
+
+def steps(value: Any, order: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
+    """Return an iterator that goes on where it is after an undone change. `order`: `iter` or `reversed`."""
+    if type(value) in (*VIEWS, *ORDERED_VIEWS):
+        is_of = [type(value) in (views[n] for views in (VIEWS, ORDERED_VIEWS)) for n in range(3)]
+        held = value.mapping
+        one = (lambda key: key) if is_of[0] else held.__getitem__ if is_of[1] else lambda key: (key, held[key])
+        return _steps(held, order, one)
+    return _steps(value, order, lambda item: item) if type(value) in _FILLED else order(value)
+
+
+def _steps(held: Any, order: Callable[[Any], Iterator[Any]], one: Callable[[Any], Any]) -> Iterator[Any]:
+    items = list(order(held))
+    for at in range(len(items) + 1):
+        if len(held) != len(items):
+            raise RuntimeError("the container changed its size during iteration")
+        if type(held) is deque or at == len(items):
+            is_same = all(map(operator.is_, items, order(held)))
+        else:
+            is_same = items[at] in held
+        if not is_same:
+            raise Barrier("it changes a container which it walks")
+        if at < len(items):
+            yield one(items[at])
 
 
 def lazy(run: Any, iterator: Iterator[Any]) -> Lazy:

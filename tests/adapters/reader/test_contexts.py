@@ -41,6 +41,28 @@ def in_a_context_of_a_class(m: Any) -> Any:
     return note.seen, m.ask("behind")
 
 
+class Base:
+    def __init__(self, m: Any) -> None:
+        self.m = m
+
+    def ask(self, text: str) -> Any:
+        return self.m.ask(text)
+
+    @contextlib.contextmanager
+    def named(self, name: str) -> Iterator[str]:
+        yield name
+
+
+class Derived(Base):
+    def ask(self, text: str) -> Any:
+        with self.named("in") as name, telling(self.m, "before"):
+            return super().ask(f"{name} {text}")
+
+
+def in_a_method(m: Any) -> Any:
+    return Derived(m).ask("text"), m.ask("behind")
+
+
 def in_a_loop(m: Any) -> Any:
     seen: list[Any] = []
     for x in "abc":
@@ -101,6 +123,7 @@ WHOLE: list[tuple[Program, list[str]]] = [
     (returned_from_within, ["before", "in", "after"]),
     (in_several, ["b", "behind"]),
     (in_a_context_of_a_class, ["in", "in", "out", "behind"]),
+    (in_a_method, ["before", "in text", "bye", "behind"]),
     (in_a_loop, ["a"]),
     (from_another_context, ["chosen", "in", "in too", "bye"]),
     (an_error_that_a_class_swallows, ["in", "behind"]),

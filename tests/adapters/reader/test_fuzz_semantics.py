@@ -118,6 +118,39 @@ WRONG_ONCE = {
             m.ask(one)
         return m.ask('behind')
     """,
+    "a dict that is changed where its loop is left": """
+        xs, d, ys = [], {'a': 'b'}, []
+        for x in m.ask('e').split():
+            xs.append(x)
+        d.pop('a', None)
+        for x in xs:
+            d[x] = 1
+        for k, v in d.items():
+            ys.append(k)
+            if jb.ask('r'): d.pop(k); break
+        return xs, ys, d
+    """,
+    "a set and a deque that are changed where their loops are left": """
+        ys, names, last = [], {'a', 'b', 'c'}, deque(['a', 'b'])
+        for k in sorted(names):
+            ys.append(k)
+        for k in last:
+            ys.append(k)
+            if jb.ask('r'): last.pop(); break
+        for k in reversed(last):
+            ys.append(k)
+        return ys, names, last
+    """,
+    "a dict whose keys are exchanged while it is walked": """
+        d, ys = {'a': 1, 'b': 2}, []
+        for k in d:
+            ys.append(k)
+            if len(ys) < 2:
+                d.pop('a')
+                d['c'] = m.ask(k)
+        m.ask(str(ys))
+        return ys, d
+    """,
     "an iterator over a list that is filled later, put into its place": """
         xs, seen = [], set()
         it = (seen.add(str(x)) or x for x in xs)
