@@ -126,6 +126,9 @@ WRONG_ONCE = {
         for x in xs:
             d[x] = 1
         for k, v in d.items():
+            ys.append(v)
+            if jb.ask('i'): d.pop(k); break
+        for k in d:
             ys.append(k)
             if jb.ask('r'): d.pop(k); break
         return xs, ys, d
