@@ -18,6 +18,7 @@ from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.heap import RUN, Frame
+from teola_plugin.adapters.reader.natives_async import awaited
 from teola_plugin.adapters.reader.scopes import own_nodes
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
@@ -46,7 +47,7 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
     enter = _method(context, "__aenter__" if is_async else "__enter__")
     leave = _method(context, "__aexit__" if is_async else "__exit__")
     if enter is not None and leave is not None:
-        return _between(frame, context, enter, leave, within)
+        return _between(frame, context, enter, leave, within, is_async=is_async)
     run = frame[RUN]
     locks = run.locks
     try:
@@ -118,14 +119,17 @@ def _is_false(node: ast.expr) -> bool:
 
 
 def _between(
-    frame: Frame, context: Any, enter: types.FunctionType, leave: types.FunctionType, within: Callable[[Any], Any]
-) -> Any:
+    frame: Frame, context: Any, enter: types.FunctionType, leave: types.FunctionType, within: Callable[[Any], Any], *,
+    is_async: bool,
+) -> Any:  # fmt: skip
     """Evaluate a body between two methods of the user's."""
     run = frame[RUN]
 
     def asked(method: types.FunctionType, *args: Any) -> Any:
         found = call(run, run.load(method), (context, *args), {})
-        return found.force() if type(found) is Pending else found
+        if is_async and type(found) is not Pending:
+            raise Barrier("it awaits something else than a coroutine")
+        return awaited(run, found) if is_async else found
 
     def left(_: Frame) -> None:
         asked(leave, None, None, None)

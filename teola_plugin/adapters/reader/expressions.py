@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.heap import (
     changed_by,
     may_call,
 )
-from teola_plugin.adapters.reader.natives_async import awaited_beside
+from teola_plugin.adapters.reader.natives_async import awaited
 from teola_plugin.adapters.reader.resuming import arguments_behind
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
@@ -459,16 +459,15 @@ class Expressions:
     def _await(self, node: ast.Await) -> Evaluate:
         value = self.expression(node.value)
 
-        def awaited(frame: Frame) -> Any:
+        def evaluate(frame: Frame) -> Any:
             found = value(frame)
             if type(found) is Pending:
-                run: Run = frame[RUN]
-                return awaited_beside(run, found) if run.tasks else found.force()
+                return awaited(frame[RUN], found)
             if type(found) is Unknown:
                 return frame[RUN].unknown(found)
             raise Barrier("it awaits something else than a coroutine")
 
-        return awaited
+        return evaluate
 
     def _yield(self, node: ast.Yield) -> Evaluate:
         value: Evaluate = self.expression(node.value) if node.value else lambda frame: None

@@ -107,8 +107,10 @@ def _is_among(pending: Pending, others: Sequence[Pending]) -> bool:
     return any(pending is each for each in others)
 
 
-def awaited_beside(run: Any, pending: Pending) -> Any:
-    """Return the value of what is awaited while tasks have been made that nothing has awaited yet."""
+def awaited(run: Any, pending: Pending) -> Any:
+    """Return the value of what is awaited, maybe while tasks have been made that nothing has awaited yet."""
+    if not run.tasks:
+        return pending.force()
     if _is_among(pending, run.tasks):
         tasks, run.tasks = run.tasks, []
         evaluated_beside(run, tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -309,9 +310,45 @@ def test_contexts_of_coroutines() -> None:
     assert found.value == ("open 0", "in 0", "asked 0")
 
 
-def test_a_context_of_the_other_kind_is_not_entered() -> None:
-    def program(m: Any) -> Any:
+class Mixed:
+    """With a coroutine function where there should be none, and the other way round."""
+
+    async def __enter__(self) -> str:
+        return "in"
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __aenter__(self) -> str:
+        return "in"
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+
+def test_contexts_of_the_wrong_kind_are_entered_as_by_python() -> None:
+    def of_coroutines(m: Any) -> Any:
         with session(m):
             m.ask("in")
+
+    def mixed(m: Any) -> Any:
+        with Mixed() as name:
+            m.ask(name)
+
+    async def mixed_too(m: Any) -> Any:
+        async with Mixed() as name:
+            await m.aask(name)
+
+    for program in (of_coroutines, mixed, mixed_too):
+        found = read(program, Model(lambda *_: ""))
+        assert found.certain == []
+        assert not found.is_known
+
+
+def test_a_context_is_entered_after_the_tasks_that_run_meanwhile() -> None:
+    async def program(m: Any) -> Any:
+        task = asyncio.create_task(m.aask("task"))
+        async with Session(m) as said:
+            return said, await task
 
     assert read(program, Model(lambda *_: "")).barrier is not None
