@@ -15,7 +15,7 @@ import sys
 import types
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -218,12 +218,14 @@ def steps(value: Any, order: Callable[[Any], Iterator[Any]] = iter) -> Iterator[
         is_of = [type(value) in (views[n] for views in (VIEWS, ORDERED_VIEWS)) for n in range(3)]
         held = value.mapping
         one = (lambda key: key) if is_of[0] else held.__getitem__ if is_of[1] else lambda key: (key, held[key])
-        return _steps(held, order, one)
-    return _steps(value, order, lambda item: item) if type(value) in _FILLED else order(value)
+        return _steps(held, list(order(held)), order, one)
+    return _steps(value, list(order(value)), order, lambda item: item) if type(value) in _FILLED else order(value)
 
 
-def _steps(held: Any, order: Callable[[Any], Iterator[Any]], one: Callable[[Any], Any]) -> Iterator[Any]:
-    items = list(order(held))
+def _steps(
+    held: Any, items: Sequence[Any], order: Callable[[Any], Iterator[Any]], one: Callable[[Any], Any]
+) -> Iterator[Any]:
+    """Yield the items that a container had when the iterator was made, as long as it has them."""
     for at in range(len(items) + 1):
         if len(held) != len(items):
             raise RuntimeError("the container changed its size during iteration")
