@@ -36,6 +36,9 @@ CHECKED_GAIN = 0.15
 CHECKS = 3
 """So many calls in a row that were faster at rest make a pipeline rest: chance alone does so in one of eight cases."""
 
+CALLS_BEFORE_CHECK = 2
+"""The calls before the first check: one that reads sources, and one to compare with."""
+
 UNCHECKED_CALLS = 4
 """The calls between a passed check and the next at first. The number doubles with each passed check."""
 
@@ -56,7 +59,7 @@ class Worth:
     resting: int = 0
     rest_calls: int = REST_CALLS
     slower: int = 0
-    until_check: int = PATIENCE_CALLS
+    until_check: int = CALLS_BEFORE_CHECK
     unchecked_calls: int = UNCHECKED_CALLS
     is_checking: bool = False
     before_s: float = 0.0
@@ -80,6 +83,7 @@ class Worth:
         was_idle, self.was_idle = self.was_idle, is_idle
         if is_idle and not was_idle:  # one that only resumes, say, between calls that ask
             return
+        self.until_check -= 1
         least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
         if not report.prefills and report.gained_s < least_s:
             self._count_useless(1 if report.hits else HITLESS)
@@ -107,9 +111,8 @@ class Worth:
                 self.slower -= 1
                 return True
             if not self.slower:
-                self.until_check = self.unchecked_calls
+                self.until_check = self.unchecked_calls - 1
                 self.unchecked_calls = min(2 * self.unchecked_calls, MOST_REST_CALLS)
-        self.until_check -= 1
         self.is_checking, self.before_s, self.rested_s = self.until_check <= 0, took_s, 0.0
         return False
 

@@ -14,7 +14,7 @@ from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
-from teola_plugin.worth import CHECKS, MOST_REST_CALLS, REST_CALLS, UNCHECKED_CALLS, Worth
+from teola_plugin.worth import CALLS_BEFORE_CHECK, CHECKS, MOST_REST_CALLS, REST_CALLS, UNCHECKED_CALLS, Worth
 from tests.conftest import CHECKED_GAIN, PATIENCE_CALLS
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
@@ -112,7 +112,7 @@ def test_a_call_that_asks_is_not_compared_with_one_that_asks_for_nothing() -> No
 
 @CHECKED
 def test_a_small_gain_that_is_none_beside_calls_at_rest_rests() -> None:
-    before = [True] * PATIENCE_CALLS + [False, True] * CHECKS
+    before = [True] * CALLS_BEFORE_CHECK + [False, True] * CHECKS
     again = [True, False, True]
     ran = checked(1.0, 0.97, calls=len(before) + 3 * REST_CALLS + 2 * len(again) + 1)
     assert ran == [*before, *[False] * REST_CALLS, *again, *[False] * 2 * REST_CALLS, *again, False]
@@ -135,7 +135,7 @@ def test_calls_that_end_before_any_call_at_rest_are_no_check() -> None:
 def test_a_small_gain_that_is_one_is_checked_ever_more_seldom() -> None:
     ran = checked(1.0, 1.05, calls=100)
     rests = [at for at, is_ahead in enumerate(ran) if not is_ahead]
-    assert rests[0] == PATIENCE_CALLS
+    assert rests[0] == CALLS_BEFORE_CHECK
     assert [b - a - 1 for a, b in itertools.pairwise(rests)] == [UNCHECKED_CALLS * 2**i for i in range(4)]
 
 
