@@ -212,31 +212,65 @@ _FILLED = (dict, OrderedDict, defaultdict, Counter, set, deque)
 """Containers that are filled anew where a change on a path that is not taken is undone: iterators lose their place."""
 
 
+_COMPARED = 256
+"""Items that are compared in each step of a walk."""
+
+
 def steps(value: Any, order: Callable[[Any], Iterator[Any]] = iter) -> Iterator[Any]:
     """Return an iterator that goes on where it is after an undone change. `order`: `iter` or `reversed`."""
     if type(value) in (*VIEWS, *ORDERED_VIEWS):
         is_of = [type(value) in (views[n] for views in (VIEWS, ORDERED_VIEWS)) for n in range(3)]
         held = value.mapping
         one = (lambda key: key) if is_of[0] else held.__getitem__ if is_of[1] else lambda key: (key, held[key])
-        return _steps(held, list(order(held)), order, one)
-    return _steps(value, list(order(value)), order, lambda item: item) if type(value) in _FILLED else order(value)
+        return _Steps(held, order, one, is_ordered=type(value) in ORDERED_VIEWS)
+    if type(value) not in _FILLED:
+        return order(value)
+    return _Steps(value, order, lambda item: item, is_ordered=type(value) is OrderedDict)
 
 
-def _steps(
-    held: Any, items: Sequence[Any], order: Callable[[Any], Iterator[Any]], one: Callable[[Any], Any]
-) -> Iterator[Any]:
-    """Yield the items that a container had when the iterator was made, as long as it has them."""
-    for at in range(len(items) + 1):
-        if len(held) != len(items):
+class _Steps:
+    """An iterator over the items that a container had when it was made, as long as it has them in that order.
+
+    `is_ordered`: of an OrderedDict, whose iterators end with the last item, whatever was changed, or with an error.
+    """
+
+    __slots__ = ("_at", "_has_failed", "_held", "_is_ordered", "_items", "_one", "_order")
+
+    def __init__(
+        self, held: Any, order: Callable[[Any], Iterator[Any]], one: Callable[[Any], Any], *, is_ordered: bool
+    ) -> None:
+        self._held, self._order, self._one, self._is_ordered = held, order, one, is_ordered
+        self._items = list(order(held))
+        self._at = 0
+        self._has_failed = False
+
+    def __iter__(self) -> _Steps:
+        return self
+
+    def __next__(self) -> Any:
+        at, items = self._at, self._items
+        if at > len(items) or (at == len(items) and self._is_ordered):
+            self._at = len(items) + 1
+            raise StopIteration
+        if self._has_failed or len(self._held) != len(items):
+            self._has_failed = True
+            self._at = len(items) if self._is_ordered else at
             raise RuntimeError("the container changed its size during iteration")
-        if type(held) is deque or at == len(items):
-            is_same = all(map(operator.is_, items, order(held)))
-        else:
-            is_same = items[at] in held
-        if not is_same:
+        if not _has(self._held, items, self._order, at):
             raise Barrier("it changes a container which it walks")
-        if at < len(items):
-            yield one(items[at])
+        self._at += 1
+        if at == len(items):
+            raise StopIteration
+        return self._one(items[at])
+
+
+def _has(held: Any, items: Sequence[Any], order: Callable[[Any], Iterator[Any]], at: int) -> bool:
+    """Whether a container has these items in this order still. Of large ones, only the ends and the next item."""
+    if type(held) is deque or at == len(items) or len(items) <= _COMPARED:
+        return all(map(operator.is_, items, order(held)))
+    if items[at] not in held or next(order(held)) is not items[0]:
+        return False
+    return type(held) is set or next(iter(held) if order is reversed else reversed(held)) is items[-1]
 
 
 def lazy(run: Any, iterator: Iterator[Any]) -> Lazy:

@@ -422,6 +422,54 @@ WRONG_ONCE = {
             found.discard('a')
         return m.ask(str(list(found)))
     """,
+    "a key that is put in again while its dict is walked": """
+        found = dict(a=1, b=2, c=3)
+        for count, x in enumerate(found):
+            if count == 0:
+                found['b'] = found.pop('b')
+            m.ask(f'{count} {x}')
+            if count == 1:
+                break
+        return m.ask(label)
+    """,
+    "a key that is moved while its dict is walked": """
+        found = OrderedDict(a=1, b=2, c=3)
+        for x in found:
+            if m.ask(x) == 'yes':
+                found.move_to_end(x)
+        return m.ask(str(list(found)))
+    """,
+    "a large dict whose keys are put in again": """
+        found = dict.fromkeys(range(300))
+        for count, x in enumerate(found):
+            if count == 1:
+                found.pop(2)
+                found[2] = m.ask(x)
+            if count == 2:
+                break
+        return m.ask(str(x))
+    """,
+    "a change in the last round over an ordered dict": """
+        found = OrderedDict(a=1, b=2)
+        for x in found:
+            if x == 'b':
+                found['c'] = m.ask(x)
+        for x in reversed(found.items()):
+            if x[0] == 'a':
+                found.popitem()
+        return m.ask(str(list(found)))
+    """,
+    "iterators that have failed": """
+        for found in ({'a': 1}, OrderedDict(a=1), deque('a')):
+            rest = iter(found)
+            found.append('b') if isinstance(found, deque) else found.update(b=2)
+            for _ in range(3):
+                try:
+                    docs.append(next(rest, 'end'))
+                except RuntimeError:
+                    docs.append('error')
+        return m.ask(str(docs))
+    """,
 }
 
 
