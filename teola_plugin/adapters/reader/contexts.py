@@ -65,7 +65,7 @@ def null(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Managed:
 
 
 def once(value: Any) -> Managed:
-    """Return a context without effects that can be entered once, and gives a value."""
+    """Return a context without effects for one use, which gives a value."""
     is_used: list[bool] = []
 
     def around(within: Callable[[Any], Any]) -> Any:
@@ -79,7 +79,7 @@ def once(value: Any) -> Managed:
 
 @contextlib.contextmanager
 def suppressing(*errors: type[BaseException]) -> Iterator[None]:
-    """Do what `contextlib.suppress` does, in Python that is read."""
+    """Suppress errors as `contextlib.suppress` does, in Python for the reader."""
     try:
         yield
     except errors:
@@ -101,7 +101,7 @@ def entirely(run: Any, within: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _method(context: Any, name: str) -> types.FunctionType | None:
-    """Return a method that the user has written in the class of a context."""
+    """Return a method of the user's in the class of a context."""
     kind = type(context.held) if type(context) is Opaque else type(context)
     found = foreign.in_mro(kind, name) if name in facts_of(kind).user_names else None
     return found if type(found) is types.FunctionType else None

@@ -229,7 +229,7 @@ def steps(value: Any, order: Callable[[Any], Iterator[Any]] = iter) -> Iterator[
 
 
 class _Steps:
-    """An iterator over the items that a container had when it was made, as long as it has them in that order.
+    """An iterator over the first items of a container, as long as the container has the items in the same order.
 
     `is_ordered`: of an OrderedDict, whose iterators end with the last item, whatever was changed, or with an error.
     """
@@ -265,7 +265,7 @@ class _Steps:
 
 
 def _has(held: Any, items: Sequence[Any], order: Callable[[Any], Iterator[Any]], at: int) -> bool:
-    """Whether a container has these items in this order still. Of large ones, only the ends and the next item."""
+    """Whether a container still has the items in the same order; of many items, only the ends and the next item."""
     if type(held) is deque or at == len(items) or len(items) <= _COMPARED:
         return all(map(operator.is_, items, order(held)))
     if items[at] not in held or next(order(held)) is not items[0]:
