@@ -428,13 +428,16 @@ class Statements(Expressions):
                 return first(frame)
             return _perhaps_handled(frame, beginning, handlers, first)
 
+        if final is None:
+            return guarded
+
         def finished(frame: Frame) -> Ended:
             run: Run = frame[RUN]
             beginning = run.begin()
             try:
                 ended = guarded(frame)
             except Exception:
-                if final is not None and final(frame) is not None:
+                if final(frame) is not None:
                     raise Barrier("a finally block leaves") from None
                 raise
             finally:
@@ -446,7 +449,7 @@ class Statements(Expressions):
 
             def finish(inner: Frame) -> Ended:
                 nonlocal after
-                after = final(inner) if final is not None else None
+                after = final(inner)
                 if after is not None and run.raised > beginning.raised:
                     raise Barrier("a finally block leaves, perhaps from an error")
                 return None
@@ -459,7 +462,7 @@ class Statements(Expressions):
                 frame[RETURNED] = returned  # a path that has left may have returned something else
             return ended if after is None else after
 
-        return finished if final is not None else guarded
+        return finished
 
     def _handler(self, node: ast.ExceptHandler) -> Handler:
         kinds = self.expression(node.type) if node.type else None
