@@ -21,7 +21,7 @@ import copy
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -332,10 +332,11 @@ class Session(Protocol):
         """
         ...
 
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
+    def ask_alone(self, asked: Callable[[], tuple[str, Hashable]], op: str) -> OwnRequest | None:
         """Return a request without a key, which no early request can answer; None where one may have the reply.
 
-        The request is counted, so the caller makes it.
+        `asked` returns the name of the engine, and the service (None: the process). The request is counted, so the
+        caller makes it.
         """
         return None
 
@@ -435,14 +436,19 @@ def _forget_session() -> None:
 forks.in_child(_forget_session)
 
 
-@contextlib.contextmanager
-def active(session: Session | None) -> Iterator[None]:
+class active:
     """Make `session` the session of leaves reached inside; `None` makes leaves plain again (inside an engine)."""
-    token = _session.set(session)
-    try:
-        yield
-    finally:
-        _session.reset(token)
+
+    __slots__ = ("_session", "_token")
+
+    def __init__(self, session: Session | None) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._token = _session.set(self._session)
+
+    def __exit__(self, *_: object) -> None:
+        _session.reset(self._token)
 
 
 def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:

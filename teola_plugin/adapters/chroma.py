@@ -16,14 +16,14 @@ another process is not seen; whether a search comes before or after such a write
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ def _asking_query(original: Callable[..., Any]) -> Callable[..., Any]:
         if session is not None and spec:
             # No early search, and no search of another call, could be made together with a search that is asked alone:
             # in the engine's thread it would take twice the CPU time, about 1 ms more.
-            if processor.has_one_call and (request := session.ask_alone(lambda: spec, "searching")):
+            if processor.has_one_call and (request := session.ask_alone(lambda: (spec.name, None), "searching")):
                 end_rehearsal()
                 return alone(request, lambda: original(self, *args, **kwargs), lambda: True)
             arguments = _arguments(signature, self, args, kwargs)
@@ -197,16 +197,12 @@ def _query_result(values: Sequence[Mapping[str, Any]], include: Any) -> dict[str
     return {name: joined(name) for name in values[0]}
 
 
-@contextlib.contextmanager
-def _write(collection: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
-    with writing(collection.id):
-        yield
+def _write(collection: Any, args: Any, kwargs: Any, is_async: bool) -> AbstractContextManager[None]:
+    return writing(collection.id)
 
 
-@contextlib.contextmanager
-def _reset(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
-    with resetting():
-        yield
+def _reset(client: Any, args: Any, kwargs: Any, is_async: bool) -> AbstractContextManager[None]:
+    return resetting()
 
 
 _WRITE, _RESET = around(_write), around(_reset)

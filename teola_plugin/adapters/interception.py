@@ -313,9 +313,10 @@ def sharing(meet: Meets) -> Forms:
     return _named(meet, sync, coroutine)
 
 
-def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] | None]]) -> Forms:
+def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] | None] | None]) -> Forms:
     """Return replacements that run the original inside of `surround(component, args, kwargs, is_async)`.
 
+    Without a context (None) the original runs as it is, once `surround` has returned.
     The context yields a function from the original's value to the caller's value; None: both are the same. A coroutine
     first awaits the `ready()` of the yielded function, if there is one, and then runs the original.
     """
@@ -323,7 +324,9 @@ def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] |
     def sync(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))  # bound, so that a LlamaIndex span knows the owner
-            with surround(self, args, kwargs, False) as finish:
+            if (surrounding := surround(self, args, kwargs, False)) is None:
+                return run(*args, **kwargs)
+            with surrounding as finish:
                 value = run(*args, **kwargs)
                 return value if finish is None else finish(value)
 
@@ -332,7 +335,9 @@ def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] |
     def coroutine(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))
-            with surround(self, args, kwargs, True) as finish:
+            if (surrounding := surround(self, args, kwargs, True)) is None:
+                return await run(*args, **kwargs)
+            with surrounding as finish:
                 if ready := getattr(finish, "ready", None):
                     await ready()
                 value = await run(*args, **kwargs)

@@ -56,8 +56,9 @@ def hold_back() -> None:
         for logger in _loggers():
             _add_filter(logger)
         _loggers_with_filter = count
-    for handler in _handlers():
-        _add_filter(handler)
+    for reference in [*logging._handlerList]:  # type: ignore[attr-defined]  # at each call, so without further calls
+        if (handler := reference()) is not None and _FILTER not in handler.filters:
+            _add_filter(handler)
 
 
 def remove_filters() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from operator import attrgetter
 from typing import Any
 
@@ -53,16 +52,12 @@ def hold_retries() -> None:
                 forms.replace(client, coroutines=[method])
 
 
-@contextlib.contextmanager
-def _replied(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+def _replied(client: Any, args: Any, kwargs: Any, is_async: bool) -> None:
     reply_came()
-    yield
 
 
-@contextlib.contextmanager
-def _held(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+def _held(client: Any, args: Any, kwargs: Any, is_async: bool) -> None:
     hold_retry()
-    yield
 
 
 _REPLIED, _HELD = around(_replied), around(_held)

@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from teola_plugin import forks
@@ -79,10 +80,8 @@ def _changing(store: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[No
         yield
 
 
-@contextlib.contextmanager
-def _looking(store: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
-    with _lock if is_unheard() else contextlib.nullcontext():
-        yield
+def _looking(store: Any, args: Any, kwargs: Any, is_async: bool) -> AbstractContextManager[None] | None:
+    return _changing(store, args, kwargs, is_async) if is_unheard() else None
 
 
 _LOOKS, _CHANGES = around(_looking), around(_changing)

@@ -84,7 +84,7 @@ def _meet(
     if len(args) + len(kwargs) != 1:
         return None
     if models.is_known_by_settings(embeddings):
-        request = session.ask_alone(partial(models.spec_of, embeddings), "embedding")
+        request = session.ask_alone(partial(models.named, embeddings), "embedding")
         if request is not None:
             return Alone(request, partial(_is_stock, embeddings))
     text = plain_text(args[0] if args else kwargs.get("text"))

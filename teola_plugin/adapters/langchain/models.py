@@ -22,7 +22,7 @@ import functools
 import sys
 import types
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -313,10 +313,14 @@ _PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic", "langc
 
 def spec_of(model: Model) -> EngineSpec:
     """Return the engine of a foreign model: a thread that calls the model. Models known by settings share an engine."""
-    shown = getattr(model, "model_name", None) or getattr(model, "model", None)
-    name = _engine_name(shown if isinstance(shown, str) else type(model).__name__)
     resource = _resource_of(model) if is_known_by_settings(model) else model
-    return EngineSpec("python", resource, name, service_of(model))
+    return EngineSpec("python", resource, *named(model))
+
+
+def named(model: Model) -> tuple[str, Hashable]:
+    """Return the name of the model's engine, and the service."""
+    shown = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return _engine_name(shown if isinstance(shown, str) else type(model).__name__), service_of(model)
 
 
 @functools.lru_cache(maxsize=256)
@@ -531,7 +535,7 @@ def _meet(
 ) -> Met | Alone | None:  # fmt: skip
     if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
-    if is_known_by_settings(model) and (request := session.ask_alone(partial(spec_of, model), "decoding")):
+    if is_known_by_settings(model) and (request := session.ask_alone(partial(named, model), "decoding")):
         return Alone(request, partial(_is_plain, session, model))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
@@ -551,12 +555,17 @@ def _meet(
 _is_collecting: ContextVar[bool] = ContextVar("teola_collects_chunks", default=False)
 
 
-@contextmanager
-def _collecting(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool) -> Iterator[None]:
+def _collecting(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> AbstractContextManager[None] | None:
     """Share the chunks of a call of `_generate_with_cache` that makes a whole reply of a stream which nobody hears."""
     if current() is None or not collects_chunks(model) or hears_tokens(kwargs.get("run_manager")):
-        yield
-        return
+        return None
+    return _collecting_chunks()
+
+
+@contextmanager
+def _collecting_chunks() -> Iterator[None]:
     token = _is_collecting.set(True)
     try:
         yield

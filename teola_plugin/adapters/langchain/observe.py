@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -64,12 +64,16 @@ def _inside() -> Iterator[None]:
         _is_inside.reset(token)
 
 
-@contextmanager
-def _running(component: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[Callable[[Any], Any] | None]:
+def _running(
+    component: Any, args: Any, kwargs: Any, is_async: bool
+) -> AbstractContextManager[Callable[[Any], Any]] | None:
     """Surround the whole run of a component, and report the result."""
-    if (session := _listener(component)) is None:
-        yield None
-        return
+    session = _listener(component)
+    return None if session is None else _reported_run(session, component)
+
+
+@contextmanager
+def _reported_run(session: Session, component: object) -> Iterator[Callable[[Any], Any]]:
     with ExitStack() as run:
         run.enter_context(_inside())
 

@@ -39,7 +39,6 @@ from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched, tokens_heard
-from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current, is_part_of_call
 
@@ -240,7 +239,8 @@ KNOWN_ARGUMENTS = frozenset({
 
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """Return the inputs that may run ahead: none with unread arguments, or if `inputs` is no list."""
-    return inputs if is_one_of(type(inputs), (list, tuple)) and not kwargs.keys() - KNOWN_ARGUMENTS else []
+    is_list = type(inputs) is list or type(inputs) is tuple
+    return inputs if is_list and not (kwargs and kwargs.keys() - KNOWN_ARGUMENTS) else []
 
 
 @contextmanager

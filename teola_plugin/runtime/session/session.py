@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from teola_plugin import seams
+from teola_plugin import providers, seams
 from teola_plugin.effects import NOTHING, Assumed, assuming
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Urgency
 from teola_plugin.errors import Cancelled
@@ -83,6 +83,10 @@ class _Front:
             run.stop()
 
 
+def _ended(asides: Asides) -> None:
+    """Do nothing at the end of a call that nothing follows."""
+
+
 class Session(seams.Session):
     """The session of a call. Safe to use from any thread.
 
@@ -103,11 +107,10 @@ class Session(seams.Session):
         self.routes = routes
         self._host = host
         self._follow: Follow | None = None
-        self._ended: Callable[[Asides], None] = lambda asides: None
+        self._ended: Callable[[Asides], None] = _ended
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
-        # The framework waits for these requests: before any early request.
-        self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
+        self._urgency = urgency
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
         self._outside = Outside(self._leave, host.soon)
@@ -126,18 +129,15 @@ class Session(seams.Session):
         self._prefills: list[Reply] = []
         self._asides: list[Future[Any]] = []
         self._hearing: list[Hear] = []
-        self._holds: WeakSet[Hold] = WeakSet()
+        self._holds: WeakSet[Hold] | None = None
         self._put_off: list[Callable[[], None]] = []  # readings that wait for the framework's next request
         self._is_closed = False
         self._started_s = time.perf_counter()
         self.listeners: list[Listener] = []  # get the report at the end; more may be added meanwhile
 
     sends_ahead = True
-
-    @property
-    def is_closed(self) -> bool:
-        """See `seams.Session.is_closed`."""
-        return self._is_closed
+    is_unheard = False
+    is_closed: bool = False  # an attribute, since each request of the framework's run reads the state several times
 
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
@@ -185,9 +185,7 @@ class Session(seams.Session):
             begun.wait(HEAD_START_S)
         return front
 
-    def follow(
-        self, follow: Follow, ended: Callable[[Asides], None] = lambda asides: None, *, beside: bool = False
-    ) -> None:
+    def follow(self, follow: Follow, ended: Callable[[Asides], None] = _ended, *, beside: bool = False) -> None:
         """Let `follow` decide what may run ahead after each report of the framework's run. `ended` is told of the end.
 
         `beside`: fronts go on side by side, and functions that run ahead are followed too.
@@ -579,19 +577,21 @@ class Session(seams.Session):
         for _, reply in fresh:
             self._outside.ask(provider, reply, is_own=True)
         fresh = [(self._bound(payload, reply), reply) for payload, reply in fresh]
-        submit = partial(self._submit, engine, op, settings=settings, urgency=self._retiring, spec=spec)
+        # The framework waits for these requests: before any early request.
+        urgency = self._urgency._replace(depth=self._urgency.depth + 1, taker=None)
+        submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
         submit(fresh)
         self._take_over(shared, submit)
         if not self._is_alone:
             self._will_await(replies)
         return replies
 
-    def ask_alone(self, spec: Callable[[], EngineSpec], op: str) -> OwnRequest | None:
+    def ask_alone(self, asked: Callable[[], tuple[str, Hashable]], op: str) -> OwnRequest | None:
         """See `seams.Session.ask_alone`."""
         if not (self._is_alone or self._is_idle):
             return None
-        asked = spec()  # code of adapters, so not under the lock
-        provider, engine = self._provider_of(asked), asked.name or asked.kind
+        engine, service = asked()  # code of adapters, so not under the lock
+        provider = None if service is None else providers.provider(service)
         with kept_off, self._lock:
             if not (self._is_alone or self._is_idle):  # another thread has begun to run ahead meanwhile
                 return None
@@ -676,12 +676,14 @@ class Session(seams.Session):
     def hold(self, hold: Hold) -> None:
         """See `seams.Session.hold`."""
         with kept_off, self._lock:
+            self._holds = self._holds or WeakSet()
             self._holds.add(hold)
 
     def interrupt(self) -> None:
         """Make no more requests: the caller is interrupted, and waits only for threads of the framework."""
         with kept_off, self._lock:
             self._is_closed = True
+            self.is_closed = not self.is_unheard
         for aside in self._asides:
             aside.cancel()
         self._stop()
@@ -690,6 +692,7 @@ class Session(seams.Session):
         """End the run-ahead, cancel the replies that were never taken, and return the report."""
         with kept_off, self._lock:
             self._is_closed = True
+            self.is_closed = not self.is_unheard
             self._put_off = []  # the call's objects are kept no longer
         try:
             self._ended(self)
@@ -698,12 +701,14 @@ class Session(seams.Session):
         with kept_off, self._lock:
             gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
+            asides, hearing = self._asides, self._forgotten()
         for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
-        for aside in self._asides:
+        for aside in asides:
             aside.cancel()
         self._stop()
-        self._forget()
+        for hear in hearing:
+            hear(None)
         if not self._is_alone:
             self._host.release(self._query.owner)
         events = tuple(self._events)
@@ -726,13 +731,14 @@ class Session(seams.Session):
             self._reading_s,
         )
 
-    def _forget(self) -> None:
-        """Forget the adapters' followers and listeners: they refer to the session, and keep the user's objects."""
-        with kept_off, self._lock:
-            hearing, self._hearing = self._hearing, []
-            self._follow, self._ended, self._asides = None, lambda asides: None, []
-        for hear in hearing:
-            hear(None)
+    def _forgotten(self) -> list[Hear]:
+        """Forget the adapters' followers and listeners: they refer to the session, and keep the user's objects.
+
+        The lock is held. Returns the listeners, which are then told of the end.
+        """
+        hearing, self._hearing = self._hearing, []
+        self._follow, self._ended, self._asides = None, _ended, []
+        return hearing
 
     def _stop(self) -> None:
         def stop() -> None:
@@ -778,7 +784,7 @@ class Session(seams.Session):
         """Let replies take the values of earlier replies. A failed request is made again: an error is raised once."""
 
         def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
-            if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:
+            if isinstance(outcome, Failed) and reply.outcome is None and not self._is_closed:
                 submit([(self._bound(payload, reply), reply)])
             else:
                 reply.put(outcome)
@@ -803,7 +809,7 @@ class _Inner(Session):
     Each item requested by the function, or ahead of the function, is a single slot of the surrounding call.
     """
 
-    is_unheard = True
+    is_unheard = True  # and never closed, as with `AskedAhead`
 
     def __init__(self, outer: Session, urgency: Urgency, since: Since | None = None, mark: Mark | None = None) -> None:
         super().__init__(outer._host, urgency=urgency, loop=outer._loop, assumed=outer.assumed)
@@ -813,10 +819,6 @@ class _Inner(Session):
         self._query = outer._query
         self._graphs, self._fallbacks = outer._graphs, outer._fallbacks
         self._follow, self._is_beside = outer._follow, True
-
-    @property
-    def is_closed(self) -> bool:
-        return False  # as with `AskedAhead`
 
     def _provider_of(self, spec: EngineSpec) -> None:
         """Return None: the surrounding call decides whether to ask."""
@@ -862,7 +864,10 @@ class _Inner(Session):
     def close(self) -> Report:
         """Stop the run-ahead; requested items stay in the slots of the call."""
         self._stop()
-        self._forget()
+        with kept_off, self._lock:
+            hearing = self._forgotten()
+        for hear in hearing:
+            hear(None)
         return Report()
 
     def _subscribe(self) -> None:
