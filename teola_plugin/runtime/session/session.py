@@ -784,7 +784,7 @@ class Session(seams.Session):
         """Let replies take the values of earlier replies. A failed request is made again: an error is raised once."""
 
         def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
-            if isinstance(outcome, Failed) and reply.outcome is None and not self._is_closed:
+            if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:
                 submit([(self._bound(payload, reply), reply)])
             else:
                 reply.put(outcome)
