@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -156,31 +157,36 @@ def searching(
     held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
 ) -> Callee:
     """Return the method of a client for the reader. `apart` runs a search beside the call."""
-    if name in CLIENTS[foreign.module_of(type(held))].telling:
-        return _telling(held, name, source_of, apart)
+    cls: Any = type(held)
+    client = CLIENTS[foreign.module_of(cls)]
+    is_told = name in client.telling
+    kind = "text" if is_told else "any"
 
     def search(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        exchange, source = Exchange(run), source_of(type(held))
-        settings = _settings(held)
+        exchange, source, settings = Exchange(run), source_of(cls), _settings(held)
         run.require_settings_kept(held, settings)
         try:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
-            return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
+            return unknown_from(run, [list(args), dict(kwargs)], kind, is_safe=False, more=frozenset([source]))
         key = ("search", name, value_key((settings, given, named)))
         if not is_comparable(key[-1]):
-            raise Barrier(f"what {type_name(type(held))} is asked cannot be compared")
+            raise Barrier(f"what {type_name(cls)} is asked cannot be compared")
 
-        def early() -> Any:
+        def asked(name: str, *args: Any, **kwargs: Any) -> Any:
             if settings is None or _settings(held) != settings:
                 raise Cancelled("the client was changed after this search was foreseen")
-            return getattr(held, name)(*given, **named)
+            return getattr(held, name)(*args, **kwargs)
 
-        def begin() -> Any:
-            return apart(early)
-
-        found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
-        may_raise = CLIENTS[foreign.module_of(type(held))].raises_if_empty or not _is_sent(name, given, named)
+        early: Callable[[], Any] = partial(asked, name, *given, **named)
+        made: Callable[[Any], Any] = _own
+        if is_told:
+            early, made = _telling(held, name, asked, given, named)
+        request = Request(
+            key, _spec_of(held), "act", None, {}, made, kind, is_told, source, name, partial(apart, early)
+        )
+        found = run.ask(request)
+        may_raise = (client.raises_if_empty and not is_told) or not _is_sent(name, given, named)
         if isinstance_of(found, Unknown) and may_raise:  # what has come back was not refused
             run.raises()
         return found
@@ -189,53 +195,29 @@ def searching(
 
 
 def _telling(
-    held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
-) -> Callee:
-    """Return a method for the reader: a search, and the text computed of the reply, where computing may raise.
+    held: Any, name: str, asked: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return the search behind a method which makes a text of the reply, and the function from the reply to the text.
 
     The text counts as a part of the reply, like the value that a parser makes of a model's reply.
     """
     cls: Any = type(held)
+    own, searched = copy.deepcopy(dict(foreign.own_attributes(held) or {})), _asked_by(cls, name)
 
-    def tell(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        exchange, source = Exchange(run), source_of(cls)
-        settings, own = _settings(held), copy.deepcopy(dict(foreign.own_attributes(held) or {}))
-        run.require_settings_kept(held, settings)
+    def told(search: Callable[..., Any]) -> Any:
+        return vars(cls)[name](_Like(cls, own, searched, search), *given, **named)
+
+    def search(*args: Any, **kwargs: Any) -> Any:
+        raise _Found(asked(searched or "", *args, **kwargs))
+
+    def early() -> Any:
         try:
-            given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
-        except Undecided:
-            return unknown_from(run, [list(args), dict(kwargs)], "text", is_safe=False, more=frozenset([source]))
-        key = ("search", name, value_key((settings, given, named)))
-        if not is_comparable(key[-1]):
-            raise Barrier(f"what {type_name(cls)} is asked cannot be compared")
+            told(search)
+        except _Found as e:
+            return e.args[0]
+        raise Cancelled("the client made no search")
 
-        def told(search: Callable[..., Any]) -> Any:
-            return vars(cls)[name](_Like(cls, own, _asked_by(cls, name), search), *given, **named)
-
-        def search(*args: Any, **kwargs: Any) -> Any:
-            if settings is None or _settings(held) != settings:
-                raise Cancelled("the client was changed after this search was foreseen")
-            raise _Found(getattr(held, _asked_by(cls, name) or "")(*args, **kwargs))
-
-        def early() -> Any:
-            try:
-                told(search)
-            except _Found as e:
-                return e.args[0]
-            raise Cancelled("the client made no search")
-
-        def begin() -> Any:
-            return apart(early)
-
-        def text(reply: Any) -> Any:
-            return told(lambda *args, **kwargs: copy.deepcopy(reply))
-
-        found = run.ask(Request(key, _spec_of(held), "act", None, {}, text, "text", True, source, name, begin))
-        if isinstance_of(found, Unknown) and not _is_sent(name, given, named):
-            run.raises()
-        return found
-
-    return Callee(tell, name)
+    return early, lambda reply: told(lambda *args, **kwargs: copy.deepcopy(reply))
 
 
 class _Found(BaseException):
