@@ -70,6 +70,14 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "an attribute that an object may have got on one of two paths": """
+        person = Person('a', 1)
+        if jb.ask('one'):
+            if jb.ask('two'): person.extra = 'x'
+        found = getattr(person, 'extra', None)
+        m.ask(f'three {found}')
+        return found
+    """,
     "lists of two dicts in one": """
         a, b = {}, {}
         for x in m.ask('c').split():
