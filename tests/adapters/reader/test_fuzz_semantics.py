@@ -70,6 +70,21 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a function with effects that C calls as often as is not known": """
+        seen = []
+        def joined(all, each):
+            seen.append(each)
+            return all + each
+        found = functools.reduce(joined, m.ask('one').split(), '')
+        m.ask(str(len(seen)))
+        return found
+    """,
+    "an expression with effects that C evaluates as often as is not known": """
+        seen = []
+        found = functools.reduce(lambda all, each: seen.append(each) or all, m.ask('one').split(), '')
+        m.ask(str(len(seen)))
+        return found
+    """,
     "an attribute that an object may have got on one of two paths": """
         person = Person('a', 1)
         if jb.ask('one'):
