@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from teola_plugin.adapters.reader import classes, foreign
+from teola_plugin.adapters.reader import alone, classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
@@ -91,7 +91,8 @@ class Given:
     values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
     not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
     framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
-    original, which is kept alive. `notes`: of what the program can reach; see notes.py.
+    original, which is kept alive. `notes`: of what the program can reach; see notes.py. `alone`: the thread of a call
+    that is alone in the process, by its number; else 0.
     """
 
     def __init__(self) -> None:
@@ -102,6 +103,7 @@ class Given:
         self.escaped: set[type] = set()
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
         self.notes: Notes | None = None
+        self.alone = 0
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
         self.settings: dict[int, tuple[Any, Hashable]] = {}
@@ -129,6 +131,11 @@ class Given:
             before = Notes([*roots, *given])
         self.notes = before
         return before
+
+    def note_alone(self) -> None:
+        """Note whether the call that begins in this thread is alone, if its functions store something."""
+        if self.notes is not None and self.notes.stores_alone:
+            self.alone = alone.thread_alone()
 
     def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
         """Copy a value that an evaluation has made; the copy replaces the value from here on.
@@ -261,6 +268,7 @@ class Run(Heap):
         self._guarded = given.guarded
         self._settings = given.settings
         self._reached = given.reached
+        self._alone, self._is_alone = given.alone, None if given.alone else False
         self._examples: dict[int, tuple[Any, ...]] = {}
         self._escaped: dict[int, Any] = {}
         self._had_escaped = given.escaped
@@ -700,10 +708,21 @@ class Run(Heap):
 
     def _forget_stored(self) -> None:
         """Forget what the program has stored outside: while a request waits, other calls may store there."""
-        for cell in self.changes.cells.values():
-            if cell and type(cell["value"]) is not Unknown and not self.is_tainted(cell):
+        for key, cell in self.changes.cells.items():
+            if cell and type(cell["value"]) is not Unknown and not self.is_tainted(cell) and not self._keeps(key):
                 self.note(cell)
                 cell["value"] = self.unknown_like(cell["value"])
+
+    def _keeps(self, key: Hashable) -> bool:
+        """Whether nobody else may store to a place: neither who runs beside the call, nor who hears of the request."""
+        if not self._alone or self._is_beside_unread or self.tasks or not self.changes.holds(key):
+            return False
+        if not self.heard.isdisjoint((key, id(self.changes.changed[key].owner))):  # type: ignore[index]
+            return False
+        if self._is_alone is None:
+            notes = self._notes
+            self._is_alone = notes is not None and notes.stores_alone and alone.is_alone(self._alone)
+        return self._is_alone
 
     def begin_beside_unread(self) -> None:
         """Note that functions which are read apart run beside the program, and store something. Raises: Renewed."""
