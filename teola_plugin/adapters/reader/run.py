@@ -715,9 +715,10 @@ class Run(Heap):
 
     def _keeps(self, key: Hashable) -> bool:
         """Whether nobody else may store to a place: neither who runs beside the call, nor who hears of the request."""
-        if not self._alone or self._is_beside_unread or self.tasks or not self.changes.holds(key):
+        changed = self.changes.changed or {}
+        if not self._alone or self._is_beside_unread or self.tasks or key not in changed:
             return False
-        if not self.heard.isdisjoint((key, id(self.changes.changed[key].owner))):  # type: ignore[index]
+        if any(key in self.heard or id(place.owner) in self.heard for key, place in changed.items()):
             return False
         if self._is_alone is None:
             notes = self._notes
