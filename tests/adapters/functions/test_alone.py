@@ -5,13 +5,16 @@ from __future__ import annotations
 import _thread
 import asyncio
 import io
+import logging.handlers
 import signal
 import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, TypedDict, cast
 
@@ -24,6 +27,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from teola_plugin import optimize
 from teola_plugin.adapters.functions import known, runs
 from teola_plugin.adapters.reader import alone
+from teola_plugin.adapters.reader.notes import Notes
 from teola_plugin.runtime.session import background
 from tests.adapters.functions.test_functions import chat
 from tests.support.hosted_service import Service, asked_side_by_side, counted, served
@@ -202,7 +206,7 @@ class Noting(BaseCallbackHandler):
     keeper: Any = None
 
     def on_llm_end(self, *given: Any, **more: Any) -> None:
-        store(self.keeper)
+        self.keeper.seen = ["x", "y"]
 
 
 def heard(service: Service, keeper: Keeper, fast: Any) -> Any:
@@ -228,7 +232,7 @@ class Filling(Noting):
     given: Any = None
 
     def on_llm_end(self, *given: Any, **more: Any) -> None:
-        self.given += ["x", "y", "z"]
+        self.given.extend(["x", "y", "z"])
 
 
 def heard_of_the_list(service: Service, keeper: Keeper, fast: Any) -> Any:
@@ -253,6 +257,38 @@ class Starting(Keeper):
 
 def started_by_itself(service: Service, keeper: Keeper, fast: Any) -> Any:
     made = Starting(keeper.llm)
+    made.service = service
+    return (made if fast is keeper else optimize(made)).run("hive")
+
+
+class Waiting(logging.Handler):
+    """Stores once the first question is asked, in the thread of a listener."""
+
+    def __init__(self, service: Service, keeper: Keeper) -> None:
+        super().__init__()
+        self.service, self.keeper = service, keeper
+
+    def emit(self, record: Any) -> None:
+        once_asked(self.service, self.keeper)
+
+
+class Listening(Keeper):
+    """Has a library start a thread."""
+
+    service: Any = None
+
+    def run(self, text: str) -> Any:
+        queue: Any = SimpleQueue()
+        listener = logging.handlers.QueueListener(queue, Waiting(self.service, self))
+        listener.start()
+        queue.put(logging.makeLogRecord({}))
+        found = super().run(text)
+        listener.stop()
+        return found
+
+
+def started_by_a_library(service: Service, keeper: Keeper, fast: Any) -> Any:
+    made = Listening(keeper.llm)
     made.service = service
     return (made if fast is keeper else optimize(made)).run("hive")
 
@@ -294,7 +330,8 @@ class State(TypedDict, total=False):
     text: str
 
 
-def test_who_reads_a_stream_may_store_between_its_parts(service: Service) -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_who_reads_a_stream_may_store_between_its_parts(is_async: bool, service: Service) -> None:
     keeper = Keeper(chat(service))
 
     def begin(state: State) -> State:
@@ -304,6 +341,13 @@ def test_who_reads_a_stream_may_store_between_its_parts(service: Service) -> Non
     def end(state: State) -> State:
         return {"text": keeper.llm.invoke(f"second {len(keeper.seen)}").content}
 
+    async def abegin(state: State) -> State:
+        keeper.seen = ["a"]
+        return {"text": (await keeper.llm.ainvoke("first")).content}
+
+    async def aend(state: State) -> State:
+        return {"text": (await keeper.llm.ainvoke(f"second {len(keeper.seen)}")).content}
+
     def called(graph: Any) -> list[Any]:
         found = []
         for part in graph.stream({"text": ""}):
@@ -311,20 +355,56 @@ def test_who_reads_a_stream_may_store_between_its_parts(service: Service) -> Non
             store(keeper)
         return found
 
+    async def acalled(graph: Any) -> list[Any]:
+        found = []
+        async for part in graph.astream({"text": ""}):
+            found.append(part)
+            store(keeper)
+        return found
+
     builder = StateGraph(State)
-    builder.add_node("begin", begin)
-    builder.add_node("end", end)
+    builder.add_node("begin", abegin if is_async else begin)
+    builder.add_node("end", aend if is_async else end)
     builder.add_edge(START, "begin")
     builder.add_edge("begin", "end")
     graph = builder.compile()
+    call: Call = (lambda graph: asyncio.run(acalled(graph))) if is_async else called
     service.lasts_s = 0.1
     with counted(service) as original:
-        plain = called(graph)
+        plain = call(graph)
     fast = optimize(graph)
     for _ in range(3):
         with counted(service) as made:
-            assert called(fast) == plain
+            assert call(fast) == plain
         assert made == original
+
+
+def storing(keeper: Keeper) -> None:
+    keeper.seen = []
+
+
+def storing_nothing(keeper: Keeper) -> None:
+    print(keeper.seen)
+
+
+def seeing_an_end(keeper: Keeper) -> None:
+    keeper.seen = []
+    weakref.finalize(keeper, print)
+
+
+def starting(keeper: Keeper) -> None:
+    keeper.seen = []
+    threading.Thread(target=print).start()
+
+
+def storing_anywhere(keeper: Keeper) -> None:
+    keeper.seen = []
+    setattr(keeper, input(), [])
+
+
+@pytest.mark.parametrize("function", [storing, storing_nothing, seeing_an_end, starting, storing_anywhere])
+def test_what_runs_by_itself_counts_where_functions_mention_it(function: Any) -> None:
+    assert Notes([function]).stores_alone == (function is storing)
 
 
 # --- who is alone ----------------------------------------------------------------------------------------------------
