@@ -12,7 +12,7 @@ import math
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -659,27 +659,35 @@ class Run(Heap):
         if is_stored or self._settings.setdefault(id(client), (client, settings))[1] != settings:
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
-    def require_as_set_before(self, component: Any) -> None:
+    def require_as_set_before(self, component: Any, places: Collection[Hashable] = ()) -> None:
         """Require that a component has the settings from before the framework's run, but for fields of a user's class.
 
         The run may have changed the settings already, before this function was read. A model of the user's may count
-        its calls in a field; what a property keeps is no setting. Raises: Renewed, Barrier.
+        its calls in a field; what a property keeps is no setting, nor is what the program sets (`places`).
+        Raises: Renewed, Barrier.
         """
         if (notes := self._notes) is None:
             return
         for place, name, value in _settings_of(component):
-            if notes.is_noted(place):
+            if notes.is_noted(place) and place not in places:
                 self.require_as_noted(place, component, name, value)
             if notes.is_kept(value) is False and self.changes.changed is not None:
                 self._change(place, component, f"{name} may have been changed already")
 
-    def begin_as_set_before(self, begin: Callable[[], T], components: Sequence[Any]) -> Callable[[], T]:
-        """Return `begin`, which raises Cancelled if a component has other settings by then than before the call."""
+    def begin_as_set_before(
+        self, begin: Callable[[], T], components: Sequence[Any], places: Collection[Hashable] = ()
+    ) -> Callable[[], T]:
+        """Return `begin`, which raises Cancelled if a component has other settings by then than before the call.
+
+        `places`: settings that the program sets.
+        """
         if (notes := self._notes) is None:
             return begin
 
         def is_changed(place: Hashable, component: Any, name: str, value: Any) -> bool:
-            is_other = notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
+            is_other = (
+                place not in places and notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
+            )
             return is_other or notes.is_kept(value) is False
 
         def begin_if_as_before() -> T:
