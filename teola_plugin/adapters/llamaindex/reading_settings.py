@@ -43,7 +43,7 @@ def _is_stock(held: Any) -> bool:
 
 def places_set(run: Run, component: Any) -> dict[Hashable, Any]:
     """Return the retrievers whose settings the program sets, of those that a component can reach, by the place."""
-    if not run.changes.changed:
+    if all(type(place) is not tuple or place[1] != _TOP_K for place in run.changes.changed or ()):
         return {}
     held = [each for each in reachable(component, (VectorIndexRetriever,)) if isinstance(each, VectorIndexRetriever)]
     places = {(id(foreign.own_attributes(each)), _TOP_K): each for each in held}
