@@ -174,9 +174,9 @@ class LlamaIndexAsker:
             self.reached |= self._here
         return read_own(run, component, method, args, kwargs)
 
-    def setting(self, held: Any, name: str, new: Any) -> str | None:
+    def setting(self, held: Any, name: str) -> str | None:
         """See `reading_settings.setting`."""
-        return setting(held, name, new)
+        return setting(held, name)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

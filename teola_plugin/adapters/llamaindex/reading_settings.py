@@ -19,26 +19,19 @@ from llama_index.core.retrievers import VectorIndexRetriever
 from teola_plugin.adapters.llamaindex.models import is_of_package
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
-from teola_plugin.adapters.reader import amounts, foreign
+from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Barrier, Undecided, type_name
 
 _TOP_K = "_similarity_top_k"
 _PROPERTY: property = vars(VectorIndexRetriever)["similarity_top_k"]
 
 
-def setting(held: Any, name: str, new: Any) -> str | None:
-    """Return the attribute that `held.name = new` only stores to; None if the statement may do more."""
-    if name != "similarity_top_k" or foreign.in_mro(type(held), name) is not _PROPERTY or not _is_stock(held):
-        return None
-    is_number = type(new) is int or (type(new) is Unknown and new.holds in amounts.NUMBERS)
-    return _TOP_K if is_number and is_of_package(_PROPERTY.fset) else None
-
-
-def _is_stock(held: Any) -> bool:
-    cls = next(each for each in foreign.mro_of(type(held)) if "__teola__" not in foreign.namespace_of(each))
+def setting(held: Any, name: str) -> str | None:
+    """Return the attribute that storing `held.name` only stores to; None if the statement may do more."""
+    is_stock = foreign.in_mro(type(held), name) is _PROPERTY and is_of_package(_PROPERTY.fset)
     is_plain = foreign.in_mro(type(held), "__setattr__") is object.__dict__["__setattr__"]
-    return cls is VectorIndexRetriever and is_plain and _TOP_K in (foreign.own_attributes(held) or ())
+    return _TOP_K if is_stock and is_plain and _TOP_K in (foreign.own_attributes(held) or ()) else None
 
 
 def places_set(run: Run, component: Any) -> dict[Hashable, Any]:

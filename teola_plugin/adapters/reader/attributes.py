@@ -418,7 +418,7 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     refused = Barrier(f"it stores the attribute {name} of {describe(value)}")
     if isinstance_of(held, Opaque) or foreign.is_one_of(type(held), _NO_OBJECTS) or is_class(held):
         raise refused
-    setting = None if value.is_own else getattr(run.asker, "setting", _no_setting)(held, name, new)
+    setting = None if value.is_own else getattr(run.asker, "setting", _no_setting)(held, name)
     if setting is not None:
         run.store((id(foreign.own_attributes(held)), setting), held, new, refused.what)
         return
@@ -441,7 +441,7 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     own[name] = new
 
 
-def _no_setting(held: Any, name: str, new: Any) -> None:
+def _no_setting(held: Any, name: str) -> None:
     """Return None: there is no component that the asker knows."""
 
 

@@ -315,6 +315,11 @@ def test_what_others_store_meanwhile_is_not_guessed(
         assert made == original
 
 
+def test_a_reading_looks_again_who_is_there(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "thread_alone", threading.get_ident)
+    test_what_others_store_meanwhile_is_not_guessed(beside_a_thread, service)
+
+
 def test_what_coroutines_beside_each_other_store_is_not_guessed(service: Service) -> None:
     keeper = Keeper(chat(service))
     plain, fast = asyncio.run(keeper.filled_beside("hive")), optimize(keeper)
