@@ -172,7 +172,7 @@ def in_a_pool(service: Service, keeper: Keeper, fast: Any) -> Any:
 
 def beside_a_task(service: Service, keeper: Keeper, fast: Any) -> Any:
     async def later() -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
         store(keeper)
 
     async def both() -> Any:
@@ -186,7 +186,7 @@ def beside_a_task(service: Service, keeper: Keeper, fast: Any) -> Any:
 
 def before_a_timer(service: Service, keeper: Keeper, fast: Any) -> Any:
     async def timed() -> Any:
-        asyncio.get_running_loop().call_later(0.05, store, keeper)
+        asyncio.get_running_loop().call_later(0.2, store, keeper)
         return await fast.arun("hive")
 
     return asyncio.run(timed())
@@ -304,7 +304,7 @@ def test_what_others_store_meanwhile_is_not_guessed(
     call: Callable[[Service, Keeper, Any], Any], service: Service
 ) -> None:
     keeper = Keeper(chat(service))
-    service.lasts_s = 0.15
+    service.lasts_s = 0.3
     with counted(service) as original:
         plain = call(service, keeper, keeper)
     assert "chat second hive 3" in original
@@ -374,7 +374,7 @@ def test_who_reads_a_stream_may_store_between_its_parts(is_async: bool, service:
     builder.add_edge("begin", "end")
     graph = builder.compile()
     call: Call = (lambda graph: asyncio.run(acalled(graph))) if is_async else called
-    service.lasts_s = 0.1
+    service.lasts_s = 0.3
     with counted(service) as original:
         plain = call(graph)
     fast = optimize(graph)
