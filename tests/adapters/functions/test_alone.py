@@ -317,7 +317,16 @@ def test_what_others_store_meanwhile_is_not_guessed(
 
 def test_a_reading_looks_again_who_is_there(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone, "thread_alone", threading.get_ident)
-    test_what_others_store_meanwhile_is_not_guessed(beside_a_thread, service)
+
+    def beside_a_thread_that_stays(service: Service, keeper: Keeper, fast: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            is_over = threading.Event()
+            pool.submit(lambda: (once_asked(service, keeper), is_over.wait()))
+            found = fast.run("hive")
+            is_over.set()
+            return found
+
+    test_what_others_store_meanwhile_is_not_guessed(beside_a_thread_that_stays, service)
 
 
 def test_what_coroutines_beside_each_other_store_is_not_guessed(service: Service) -> None:
@@ -459,6 +468,7 @@ class Socket:
 
 BUSY: dict[str, Callable[[Any], Any]] = {
     "a task": lambda loop: loop.create_task(pending()),
+    "a task that waits for the call": lambda loop: loop.create_task(asyncio.Event().wait()),
     "a timer": lambda loop: loop.call_later(60, print),
     "a callback": lambda loop: loop.call_soon(print),
     "a socket": Socket,
@@ -475,6 +485,8 @@ def test_a_loop_with_something_to_do_is_not_quiet(name: str, is_running: bool) -
     async def inside() -> list[bool]:
         first = is_told()
         held = BUSY[name](loop)
+        if "waits" in name:
+            await asyncio.sleep(0)
         second = is_told()
         if name != "a signal":
             held.cancel()
@@ -486,6 +498,8 @@ def test_a_loop_with_something_to_do_is_not_quiet(name: str, is_running: bool) -
             assert loop.run_until_complete(inside()) == [True, False]
         else:
             held = BUSY[name](loop)
+            if "waits" in name:
+                loop.run_until_complete(asyncio.sleep(0))
             assert not is_told()
             if name != "a signal":
                 held.cancel()
