@@ -321,7 +321,12 @@ def test_a_reading_looks_again_who_is_there(service: Service, monkeypatch: pytes
     def beside_a_thread_that_stays(service: Service, keeper: Keeper, fast: Any) -> Any:
         with ThreadPoolExecutor(1) as pool:
             is_over = threading.Event()
-            pool.submit(lambda: (once_asked(service, keeper), is_over.wait()))
+
+            def work() -> None:
+                once_asked(service, keeper)
+                is_over.wait()
+
+            pool.submit(work)
             found = fast.run("hive")
             is_over.set()
             return found
