@@ -1,4 +1,4 @@
-"""Settings of components that a program sets.
+"""Settings of components, set by a program.
 
     retriever.similarity_top_k = 8
     found = retriever.retrieve(question)
@@ -28,14 +28,14 @@ _PROPERTY: property = vars(VectorIndexRetriever)["similarity_top_k"]
 
 
 def setting(held: Any, name: str) -> str | None:
-    """Return the attribute that storing `held.name` only stores to; None if the statement may do more."""
+    """Return the attribute set by storing `held.name`; None if the statement may do more."""
     is_stock = foreign.in_mro(type(held), name) is _PROPERTY and is_of_package(_PROPERTY.fset)
     is_plain = foreign.in_mro(type(held), "__setattr__") is object.__dict__["__setattr__"]
     return _TOP_K if is_stock and is_plain and _TOP_K in (foreign.own_attributes(held) or ()) else None
 
 
 def places_set(run: Run, component: Any) -> dict[Hashable, Any]:
-    """Return the retrievers whose settings the program sets, of those that a component can reach, by the place."""
+    """Return the retrievers whose settings the program sets, among the retrievers in reach of a component, by the place."""
     if all(type(place) is not tuple or place[1] != _TOP_K for place in run.changes.changed or ()):
         return {}
     held = [each for each in reachable(component, (VectorIndexRetriever,)) if isinstance(each, VectorIndexRetriever)]
@@ -44,7 +44,7 @@ def places_set(run: Run, component: Any) -> dict[Hashable, Any]:
 
 
 def as_set(run: Run, component: Any, places: dict[Hashable, Any]) -> tuple[Any, Hashable]:
-    """Return a component with the settings of the program, and a key for these.
+    """Return a component with the settings of the program, and a key for the settings.
 
     Raises: Undecided if a setting is not known, Barrier if the component hands on what it is set to.
     """

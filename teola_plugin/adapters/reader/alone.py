@@ -2,10 +2,10 @@
 
 A call is alone if no code of the user's can run beside its functions: each further thread is ours, or an idle thread of
 a known library; the event loop, if there is one, has no further task, timer, callback or socket; a signal interrupts or
-ends. Only code that runs could change that, so a call that begins alone stays alone, but for what the call itself
+ends. Only running code starts more, so a call alone at the beginning stays alone, but for what the call itself
 starts (see `notes.Notes.stores_alone`). Finalizers and callbacks of weak references run at any moment, between requests
-too, and count if functions mention such. Not seen are threads in C that come into Python later, and a thread that takes
-up work at this very moment (of `_thread`, of a pool). Of other loops, other threads and greenlets nothing is known.
+too, and count if functions mention them. Not seen are threads in C coming into Python later, and a thread (of `_thread`,
+of a pool) taking up work at the very moment. Of further kinds of loops, threads and greenlets nothing is known.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 _OURS = "teola_plugin."
 _SWITCHING = ("gevent", "eventlet")
-"""Modules under which other code runs in the thread that waits for a reply."""
+"""Modules under which further code runs in a thread waiting for a reply."""
 
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
 def thread_alone() -> int:
-    """Return the number of the calling thread if the call that begins here is alone; 0 if that cannot be told."""
+    """Return the number of the calling thread if a call beginning here is alone; 0 if nothing is known."""
     here = threading.get_ident()
     with contextlib.suppress(Exception):  # of another release of Python, which keeps what is asked here elsewhere
         return here if is_alone(here) and _is_loop_quiet() else 0
@@ -73,7 +73,7 @@ def _interrupts(handler: Any) -> bool:
 
 
 def _is_loop_quiet() -> bool:
-    """Whether the loop that runs here, or the one that synchronous code may run here, does nothing else."""
+    """Whether the loop running here, or the loop for synchronous code to run here, does nothing else."""
     if (loop := asyncio._get_running_loop()) is not None:
         return _is_quiet(loop, asyncio.current_task(loop))
     policy = vars(asyncio.events).get("_event_loop_policy")
@@ -85,7 +85,7 @@ def _is_loop_quiet() -> bool:
 
 
 def _is_quiet(loop: Any, task: Any) -> bool:
-    """Whether a loop has nothing to do but a task. Clients of `anyio` leave a connection that waits for nothing."""
+    """Whether a loop has nothing to do but a task. Clients of `anyio` leave an idle connection."""
     if type(loop) is not asyncio.SelectorEventLoop or not asyncio.all_tasks(loop) <= {task}:
         return False
     own = vars(loop)

@@ -442,7 +442,7 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
 
 
 def _no_setting(held: Any, name: str) -> None:
-    """Return None: there is no component that the asker knows."""
+    """Return None: the asker knows no component."""
 
 
 _NO_OBJECTS = (types.ModuleType, types.FunctionType, types.MethodType)

@@ -220,7 +220,7 @@ class Notes:
 
     @property
     def stores_alone(self) -> bool:
-        """Whether functions store to names, and mention nothing that runs by itself: neither threads nor finalizers."""
+        """Whether functions store to names, and mention neither threads nor finalizers."""
         return bool(self._stored) and not (self._is_loud or self.has_threads or self.may_show_ends)
 
     @property

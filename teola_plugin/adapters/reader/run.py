@@ -91,8 +91,8 @@ class Given:
     values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
     not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
     framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
-    original, which is kept alive. `notes`: of what the program can reach; see notes.py. `alone`: the thread of a call
-    that is alone in the process, by its number; else 0.
+    original, which is kept alive. `notes`: of what the program can reach; see notes.py. `alone`: the number of the
+    thread of a call alone in the process; else 0.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Given:
         return before
 
     def note_alone(self) -> None:
-        """Note whether the call that begins in this thread is alone, if its functions store something."""
+        """Note whether the call beginning in the current thread is alone, if functions store something."""
         if self.notes is not None and self.notes.stores_alone:
             self.alone = alone.thread_alone()
 
