@@ -35,7 +35,7 @@ def setting(held: Any, name: str) -> str | None:
 
 
 def places_set(run: Run, component: Any) -> dict[Hashable, Any]:
-    """Return the retrievers whose settings the program sets, among the retrievers in reach of a component, by the place."""
+    """Return the retrievers set by the program, among the retrievers in reach of a component, by the place."""
     if all(type(place) is not tuple or place[1] != _TOP_K for place in run.changes.changed or ()):
         return {}
     held = [each for each in reachable(component, (VectorIndexRetriever,)) if isinstance(each, VectorIndexRetriever)]

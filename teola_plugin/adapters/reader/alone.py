@@ -4,7 +4,7 @@ A call is alone if no code of the user's can run beside its functions: each furt
 a known library; the event loop, if there is one, has no further task, timer, callback or socket; a signal interrupts or
 ends. Only running code starts more, so a call alone at the beginning stays alone, but for what the call itself
 starts (see `notes.Notes.stores_alone`). Finalizers and callbacks of weak references run at any moment, between requests
-too, and count if functions mention them. Not seen are threads in C coming into Python later, and a thread (of `_thread`,
+too, and count if functions mention them. Not seen are threads in C coming to Python later, and a thread (of `_thread`,
 of a pool) taking up work at the very moment. Of further kinds of loops, threads and greenlets nothing is known.
 """
 
