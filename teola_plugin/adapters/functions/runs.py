@@ -142,6 +142,7 @@ class Following:
             reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note([entered.function])
+        given.note_alone()
 
         def program(run: Run) -> None:
             with noting(run, reading.note):

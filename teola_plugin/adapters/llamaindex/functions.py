@@ -41,8 +41,9 @@ def running(
 
     make = partial(_Asker, others)
     own = OwnRun(
-        program, [list(args), dict(kwargs)], reading, is_async, roots=[function], make_asker=make, is_beside=False
-    )
+        program, [list(args), dict(kwargs)], reading, is_async, roots=[function], make_asker=make, is_beside=False,
+        is_whole=True,
+    )  # fmt: skip
     return entered(function, own)
 
 

@@ -61,8 +61,9 @@ class OwnRun:
     `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
     call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run. `roots`: the
     component or workflow with the function, and other functions that are read. `make_asker`: makes the asker of a
-    reading. `is_beside`: other code of the pipeline may run at the same time. `runs_loops`: no event loop runs in the
-    thread of the run, so that stock code there runs one where it calls coroutines of its own.
+    reading. `is_beside`: other code of the pipeline may run at the same time. `is_whole`: the run is a call of its
+    own, of which nobody gets anything before its end. `runs_loops`: no event loop runs in the thread of the run, so
+    that stock code there runs one where it calls coroutines of its own.
     """
 
     program: Program
@@ -78,6 +79,7 @@ class OwnRun:
     roots: Sequence[Any] = ()
     make_asker: Callable[..., LlamaIndexAsker] = LlamaIndexAsker
     is_beside: bool = True
+    is_whole: bool = False
     runs_loops: bool = field(default_factory=lambda: asyncio._get_running_loop() is None)
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
@@ -110,6 +112,8 @@ class OwnRun:
             self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         given.note(self.roots)
+        if self.is_whole:
+            given.note_alone()
         own = weakref.ref(self)  # the prediction keeps the run until its end
 
         def reports(component: Any, method: str, asked: Hashable) -> Any:

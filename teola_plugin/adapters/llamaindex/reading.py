@@ -39,6 +39,7 @@ from teola_plugin.adapters.llamaindex.reading_parts import (
     read_own,
     replacement_of,
 )
+from teola_plugin.adapters.llamaindex.reading_settings import setting
 from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
@@ -172,6 +173,10 @@ class LlamaIndexAsker:
             self._here[id(component)] += 1
             self.reached |= self._here
         return read_own(run, component, method, args, kwargs)
+
+    def setting(self, held: Any, name: str) -> str | None:
+        """See `reading_settings.setting`."""
+        return setting(held, name)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

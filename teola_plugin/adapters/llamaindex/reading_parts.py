@@ -49,6 +49,7 @@ from teola_plugin.adapters.llamaindex.known import (
 )
 from teola_plugin.adapters.llamaindex.models import beside_loops, is_ours
 from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
+from teola_plugin.adapters.llamaindex.reading_settings import as_set, places_set
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
@@ -146,14 +147,16 @@ class Parts:
         source = Same(component)
         exchange = Exchange(run)
         bundle = _bundle_to_embed(component, method, args, kwargs)
+        places, asked_of, state = places_set(run, component), component, None
         try:
+            asked_of, state = as_set(run, component, places)
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
             values = [_looked_for(each) for each in (*args, *kwargs.values())]
             is_sure = _is_text_to_come(values) or (_is_embedded(args, kwargs) and type(values[0]) is str)
             is_sure = is_sure and (not _searches(component, method) or run.is_true(values[0]))
             is_sure = is_sure or bool(_made_of_nodes(component, method, args, kwargs))
-            is_safe = may_begin and not judges and is_sure
+            is_safe = may_begin and not judges and is_sure and not places
             found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
             _embed(run, bundle, found.sources)
             return _to_come(component, method, found, args, kwargs) if may_begin else found
@@ -184,13 +187,16 @@ class Parts:
         spec = EngineSpec("python", component, name, provider)
         act: Callable[[], Any] | None = None
         if may_begin:
-            run.require_as_set_before(component)
-            act = functools.partial(getattr(component, method), *given, **named)
+            run.require_as_set_before(component, places)
+            act = functools.partial(getattr(asked_of, method), *given, **named)
             act = functools.partial(beside_loops, act) if judges and not is_async else act
             act = functools.partial(_embedding, act, exchange.out(bundle)) if bundle is not None else act
-            act = run.begin_as_set_before(act, [component])
+            act = run.begin_as_set_before(act, [component], places)
         op = "act" if may_begin else TOLD
-        key, holds = (op, source, method, asked), judgement_of(component) if judges else "any"
+        key, holds = (
+            (op, source if state is None else (source, state), method, asked),
+            judgement_of(component) if judges else "any",
+        )
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
         _embed(run, bundle, frozenset([source]))  # by what raises, too

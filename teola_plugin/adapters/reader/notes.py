@@ -219,6 +219,11 @@ class Notes:
         return self._has_starters or not _STARTING.isdisjoint(self._names)
 
     @property
+    def stores_alone(self) -> bool:
+        """Whether functions store to names, and mention neither threads nor finalizers."""
+        return bool(self._stored) and not (self._is_loud or self.has_threads or self.may_show_ends)
+
+    @property
     def may_show_ends(self) -> bool:
         """Whether functions mention what shows that an object has ended: weak references, finalizers, open files."""
         return self._is_loud or not _ENDING.isdisjoint(self._names | self._stored)

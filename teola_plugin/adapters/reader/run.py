@@ -12,12 +12,12 @@ import math
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from teola_plugin.adapters.reader import classes, foreign
+from teola_plugin.adapters.reader import alone, classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
@@ -91,7 +91,8 @@ class Given:
     values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
     not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
     framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
-    original, which is kept alive. `notes`: of what the program can reach; see notes.py.
+    original, which is kept alive. `notes`: of what the program can reach; see notes.py. `alone`: the number of the
+    thread of a call alone in the process; else 0.
     """
 
     def __init__(self) -> None:
@@ -102,6 +103,7 @@ class Given:
         self.escaped: set[type] = set()
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
         self.notes: Notes | None = None
+        self.alone = 0
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
         self.settings: dict[int, tuple[Any, Hashable]] = {}
@@ -129,6 +131,11 @@ class Given:
             before = Notes([*roots, *given])
         self.notes = before
         return before
+
+    def note_alone(self) -> None:
+        """Note whether the call beginning in the current thread is alone, if functions store something."""
+        if self.notes is not None and self.notes.stores_alone:
+            self.alone = alone.thread_alone()
 
     def renew(self, value: Any, outer: dict[int, tuple[Any, Any]] | None = None, exact: Set[int] = frozenset()) -> Any:
         """Copy a value that an evaluation has made; the copy replaces the value from here on.
@@ -261,6 +268,7 @@ class Run(Heap):
         self._guarded = given.guarded
         self._settings = given.settings
         self._reached = given.reached
+        self._alone, self._is_alone = given.alone, None if given.alone else False
         self._examples: dict[int, tuple[Any, ...]] = {}
         self._escaped: dict[int, Any] = {}
         self._had_escaped = given.escaped
@@ -651,27 +659,35 @@ class Run(Heap):
         if is_stored or self._settings.setdefault(id(client), (client, settings))[1] != settings:
             raise Barrier(f"it changes {type_name(type(client))}, a client that it asks")
 
-    def require_as_set_before(self, component: Any) -> None:
+    def require_as_set_before(self, component: Any, places: Collection[Hashable] = ()) -> None:
         """Require that a component has the settings from before the framework's run, but for fields of a user's class.
 
         The run may have changed the settings already, before this function was read. A model of the user's may count
-        its calls in a field; what a property keeps is no setting. Raises: Renewed, Barrier.
+        its calls in a field; what a property keeps is no setting, nor is what the program sets (`places`).
+        Raises: Renewed, Barrier.
         """
         if (notes := self._notes) is None:
             return
         for place, name, value in _settings_of(component):
-            if notes.is_noted(place):
+            if notes.is_noted(place) and place not in places:
                 self.require_as_noted(place, component, name, value)
             if notes.is_kept(value) is False and self.changes.changed is not None:
                 self._change(place, component, f"{name} may have been changed already")
 
-    def begin_as_set_before(self, begin: Callable[[], T], components: Sequence[Any]) -> Callable[[], T]:
-        """Return `begin`, which raises Cancelled if a component has other settings by then than before the call."""
+    def begin_as_set_before(
+        self, begin: Callable[[], T], components: Sequence[Any], places: Collection[Hashable] = ()
+    ) -> Callable[[], T]:
+        """Return `begin`, which raises Cancelled if a component has other settings by then than before the call.
+
+        `places`: settings that the program sets.
+        """
         if (notes := self._notes) is None:
             return begin
 
         def is_changed(place: Hashable, component: Any, name: str, value: Any) -> bool:
-            is_other = notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
+            is_other = (
+                place not in places and notes.is_noted(place) and not notes.is_as_noted(place, component, name, value)
+            )
             return is_other or notes.is_kept(value) is False
 
         def begin_if_as_before() -> T:
@@ -700,10 +716,22 @@ class Run(Heap):
 
     def _forget_stored(self) -> None:
         """Forget what the program has stored outside: while a request waits, other calls may store there."""
-        for cell in self.changes.cells.values():
-            if cell and type(cell["value"]) is not Unknown and not self.is_tainted(cell):
+        for key, cell in self.changes.cells.items():
+            if cell and type(cell["value"]) is not Unknown and not self.is_tainted(cell) and not self._keeps(key):
                 self.note(cell)
                 cell["value"] = self.unknown_like(cell["value"])
+
+    def _keeps(self, key: Hashable) -> bool:
+        """Whether nobody else may store to a place: neither who runs beside the call, nor who hears of the request."""
+        changed = self.changes.changed or {}
+        if not self._alone or self._is_beside_unread or self.tasks or key not in changed:
+            return False
+        if any(key in self.heard or id(place.owner) in self.heard for key, place in changed.items()):
+            return False
+        if self._is_alone is None:
+            notes = self._notes
+            self._is_alone = notes is not None and notes.stores_alone and alone.is_alone(self._alone)
+        return self._is_alone
 
     def begin_beside_unread(self) -> None:
         """Note that functions which are read apart run beside the program, and store something. Raises: Renewed."""
