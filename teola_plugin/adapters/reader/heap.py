@@ -459,6 +459,7 @@ class Heap:
         if len(value.over) == 1:
             return Each(value.over[0], self.sources(value))
         if value.over[0] is EITHER:
+            self.use_up(value)
             return None
         if value.over[0] is LISTED:
             found = self.each_of(value.over[1])

@@ -70,6 +70,12 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a list that is filled by what is a filter on one of two paths": """
+        seen, it, xs = set(), (), []
+        if jb.ask('one'): it = filter(lambda x: seen.add(x), ['a', 'b'])
+        xs.extend(it)
+        return seen
+    """,
     "a function with effects that C calls as often as is not known": """
         seen = []
         def joined(all, each):
