@@ -501,23 +501,22 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
 
 
 def _parts_of_object(value: Any) -> list[Any] | None:
-    """Return what an object holds; None if parts of C code may hold more, or lookups could run code."""
+    """Return what an object holds; None if parts of C code or slots may hold more, or lookups could run code."""
     own = foreign.own_attributes(value)
     if own is None:
         return None
     parts = list(own.values())
     for cls in foreign.mro_of(type(value)):
         for each in () if cls is object else foreign.namespace_of(cls).values():
-            if foreign.is_one_of(type(each), _OF_C):
+            if foreign.is_one_of(type(each), _HOLDING):
                 return None
-            if type(each) is types.MemberDescriptorType:
-                with contextlib.suppress(AttributeError):
-                    parts.append(each.__get__(value))
     return parts
 
 
-_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
-"""Attributes of classes in C, whose objects may hold more than attributes."""
+_HOLDING = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.MemberDescriptorType,
+)  # fmt: skip
+"""Attributes of classes in C, or with slots, whose objects may hold more than attributes."""
 
 
 _LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
