@@ -659,11 +659,11 @@ def asked_where_it_is_true_already(m: Any) -> Any:
 
 def emptied_by_a_special_method(m: Any) -> Any:
     words = m.ask("a").split(",")
-    try:
-        words.__delitem__(0)
-        words.__delitem__(0)
-    except IndexError:
-        pass
+    for _ in range(2):
+        try:
+            words.__delitem__(0)
+        except Exception:
+            continue
     if words:
         m.ask("b")
 
