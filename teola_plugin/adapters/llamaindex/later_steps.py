@@ -129,9 +129,12 @@ class StepRun(OwnRun):
     def come(self, begin: Callable[[], None]) -> None:
         """Begin reading by `begin`, unless the reading of an earlier step has come here, or will have.
 
-        A step that turns out later not to be read there is not read: its run may have changed what is read.
+        A step that turns out later not to be read there is not read: its run may have changed what is read. So a
+        reading that has not begun before its step has ended gives way to the next step's.
         """
         earlier: StepRun | None = self.workflow.reading if self.workflow is not None else None
+        if earlier is not None and self.later is not None and earlier._gives_way():
+            earlier = None
         if earlier is not None and earlier.later is not None:
             self.is_open = True
             with earlier._lock:
@@ -145,6 +148,15 @@ class StepRun(OwnRun):
         if self.workflow is not None:
             self.workflow.reading = self
         begin()
+
+    def _gives_way(self) -> bool:
+        """End the reading if the step has ended and nothing was read. Returns whether the reading has ended so."""
+        with self._lock:
+            is_late = self._has_ended and self.later is not None and not self._coming
+        if not is_late or self.prediction is None or not self.prediction.withdraw():
+            return False
+        self._leave()
+        return True
 
     def go_on(self, run: Run, found: Any) -> None:
         """Read the later steps."""

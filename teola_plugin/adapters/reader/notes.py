@@ -29,7 +29,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.caches import WRAPPER
-from teola_plugin.adapters.reader.facts import facts_of, generated_names
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of, generated_names
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
 from teola_plugin.adapters.reader.reach import ALTERING, CHANGING, alters
 from teola_plugin.adapters.reader.values import STDLIB, Barrier, Opaque, is_installed_file
@@ -311,6 +311,8 @@ class Notes:
                 if id(kind) not in _SEQUENCES and foreign.private_of(value):  # read like an object
                     self._object(value)
                 self._todo += [each for each in parts if not is_atom(each)]
+                if type(names := records.model_slot(value, MODEL_SLOTS[0])) is set:  # read with the fields
+                    self._contents[id(names)] = tuple(names)
 
     def _function(self, function: types.FunctionType) -> None:
         if _is_function_of_others(function):  # which may call a function of the user's: a decorator

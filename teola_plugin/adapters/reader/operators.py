@@ -442,6 +442,8 @@ def truth(run: Any, value: Any) -> bool:
     if isinstance_of(value, Opaque):
         return _opaque_truth(value)
     if kind is Unknown or is_unknown(run, value):
+        if run.is_true(value):
+            return True
         raise Undecided
     return bool(value)
 

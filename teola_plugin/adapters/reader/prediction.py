@@ -147,6 +147,15 @@ class Prediction:
         if self._routes is not None:
             self._news(is_last=True)  # how its branches came out
 
+    def withdraw(self) -> bool:
+        """End a prediction that has read nothing yet. Returns whether the prediction had read nothing."""
+        with self._lock:
+            if self.readings or not self._has_news or self._is_stopped:
+                return False
+            self.is_over = self._is_stopped = True
+            self._listener.end()
+        return True
+
     @property
     def is_reading(self) -> bool:
         """Whether the program is being read, or about to be."""

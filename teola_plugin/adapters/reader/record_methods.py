@@ -36,6 +36,9 @@ _OF_NODE = frozenset(["metadata", "embedding", "node_id", "id_"])
 
 _MAKERS = frozenset(["model_validate", "model_validate_json", "parse_obj", "parse_raw"])
 _SCHEMAS = frozenset(["model_json_schema", "schema"])
+_FILTERS = "llama_index.core.vector_stores.types"
+_OF_FILTERS = (("MetadataFilter", "from_dict"), ("MetadataFilters", "from_dicts"))
+"""Class methods of LlamaIndex's filters that only validate."""
 
 
 def require_clean(value: Any) -> None:
@@ -198,6 +201,9 @@ def class_method(run: Any, cls: type, name: str) -> Any:
             raise Barrier(
                 f"it calls {name}, which is deprecated", hint="call the method that pydantic names in its place"
             )
+        found = in_mro(cls, name)
+        return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
+    if (foreign.name_of_class(cls), name) in _OF_FILTERS and foreign.module_of(cls) == _FILTERS:
         found = in_mro(cls, name)
         return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
     if name == "_make" and facts_of(cls).kind == "tuple":

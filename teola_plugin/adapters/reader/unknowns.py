@@ -63,7 +63,7 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return found[0]
     if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
-    if name in CHANGING:
+    if name in CHANGING or name[:2] == "__":
         run.forget_truth(value)
     if name in CHANGING and may_be_shared(value):
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")

@@ -19,6 +19,7 @@ from teola_plugin.adapters.llamaindex.parts import steps_of
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_workflows import Beginning, StepContext, kind_of_event, make_event
 from teola_plugin.adapters.reader.companions import Companions
+from teola_plugin.adapters.reader.prediction import Prediction
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.api import optimized
@@ -481,14 +482,14 @@ def test_nothing_is_asked_that_is_not_certain(service: Service, kind: Any) -> No
     same(service, kind)
 
 
-def unread(kind: Any) -> Any:
+def unread(kind: Any, *, lasts_s: float = 0.1) -> Any:
     """A kind of `Fan` whose events are sent by a step that is not read."""
 
     class Unread(kind):  # type: ignore[misc]
         @step
         async def start(self, ctx: Context, ev: StartEvent) -> Part | None:
             Path(os.devnull).read_text()  # noqa: ASYNC240
-            time.sleep(0.1)  # noqa: ASYNC251  # its reading has ended when the next step begins
+            time.sleep(lasts_s)  # noqa: ASYNC251  # its reading has ended when the next step begins, if that is long
             for n in range(3):
                 ctx.send_event(Part(q=f"part {n} of {ev.q}"))
             return None
@@ -519,9 +520,12 @@ def test_steps_are_asked_for_beside_the_first_of_them(service: Service, kind: An
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
 
 
+@pytest.mark.parametrize("lasts_s", [0.1, 0.0])
 @pytest.mark.parametrize("kind", [kind for kind in UNCERTAIN if vars(kind).get("start", Fan.start) is Fan.start])
-def test_nothing_is_asked_that_is_not_certain_behind_a_step_that_is_not_read(service: Service, kind: Any) -> None:
-    same(service, unread(kind))
+def test_nothing_is_asked_that_is_not_certain_behind_a_step_that_is_not_read(
+    service: Service, kind: Any, lasts_s: float
+) -> None:
+    same(service, unread(kind, lasts_s=lasts_s))
 
 
 class Slow(Fan):
@@ -538,7 +542,9 @@ class Slow(Fan):
         return None if found is None else StopEvent(result=sorted(each.a for each in found))
 
 
-@pytest.mark.parametrize("kind", [Slow, Fan, Both, unread(Slow), unread(Checked)])
+@pytest.mark.parametrize(
+    "kind", [Slow, Fan, Both, unread(Slow), unread(Checked), unread(Slow, lasts_s=0), unread(Checked, lasts_s=0)]
+)
 def test_steps_with_coroutines_and_joins(service: Service, kind: Any) -> None:
     same(service, kind, runs=3)
 
@@ -778,3 +784,35 @@ def test_steps_are_read_on_behind_what_they_keep(service: Service) -> None:
     service.forget()
     run(fast)
     assert "chat part bees" in seen
+
+
+class Loading(Blocks):
+    """Loads what is there before anything is asked."""
+
+    @step
+    async def load(self, ctx: Context, ev: StartEvent) -> Part:
+        return Part(q="known" if Path("nowhere").exists() else "new")  # noqa: ASYNC240
+
+    @step
+    async def pass_on(self, ctx: Context, ev: Part) -> Other:
+        return Other(q=ev.q)
+
+    @step
+    async def answer(self, ctx: Context, ev: Other) -> StopEvent:
+        return StopEvent(result=[self.ask(f"{ev.q} {each}") for each in ("bees", "hives", "flowers")])
+
+
+def test_a_reading_that_begins_behind_its_step_gives_way(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = Prediction._read
+
+    def late(prediction: Prediction) -> None:
+        time.sleep(0.0 if prediction.readings else 0.1)
+        at_once(prediction)
+
+    monkeypatch.setattr(Prediction, "_read", late)
+    same(service, Loading, runs=3)
+    fast = optimize(Loading(chat(service)))
+    run(fast)
+    service.holds, service.awaits = "new bees", "new flowers"
+    run(fast)
+    assert not service.has_waited_in_vain

@@ -17,6 +17,13 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, TreeSummarize
 from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import NodeRelationship, QueryBundle
+from llama_index.core.vector_stores import (
+    ExactMatchFilter,
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
@@ -35,6 +42,8 @@ class World:
         self.own: dict[str, Any] = {"api_base": service.url, "api_key": "x", "max_retries": 0}
         self.embeddings = OpenAIEmbedding(**self.own)
         self.index = self.index_of("text 0", "text 1", "text 2")
+        filed = [Document(text=f"of {each}", metadata={"kind": each, "year": 1}) for each in TEXTS]
+        self.filed = VectorStoreIndex.from_documents(filed, embed_model=self.embeddings)
 
     def index_of(self, *texts: str) -> Any:
         return VectorStoreIndex.from_documents([Document(text=each) for each in texts], embed_model=self.embeddings)
@@ -77,6 +86,23 @@ def retrieved(world: World, text: str) -> Any:
     return [each.text for each in world.retriever().retrieve(text)]
 
 
+def filtered(world: World, text: str) -> Any:
+    filters = MetadataFilters(filters=[MetadataFilter(key="kind", value=text), ExactMatchFilter(key="year", value=1)])
+    return [each.text for each in world.filed.as_retriever(filters=filters).retrieve(text)]
+
+
+def filtered_by_dicts(world: World, text: str) -> Any:
+    filters = MetadataFilters.from_dicts([{"key": "kind", "value": text}, {"key": "year", "value": 1}])
+    found = world.filed.as_retriever(similarity_top_k=1, filters=filters).retrieve(text)
+    return [each.text for each in found]
+
+
+def filtered_by_a_reply(world: World, text: str) -> Any:
+    kind = MetadataFilter(key="kind", value=world.llm().complete(text).text, operator=FilterOperator.NE)
+    filters = MetadataFilters(filters=[kind], condition=FilterCondition.OR)
+    return [each.text for each in world.filed.as_retriever(filters=filters).retrieve(text)]
+
+
 def from_args(world: World, text: str) -> Any:
     return str(RetrieverQueryEngine.from_args(world.retriever(), llm=world.llm()).query(text))
 
@@ -106,13 +132,25 @@ def judged(world: World, text: str) -> Any:
 
 
 HELPERS = (
-    completed, completed_alike, retrieved, from_args, of_parts, ranked_in_engine, templated, summarized, judged,
+    completed, completed_alike, retrieved, filtered, filtered_by_dicts, from_args, of_parts, ranked_in_engine,
+    templated, summarized, judged,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("form", HELPERS, ids=lambda form: form.__name__)
 def test_what_a_helper_makes_is_read(world: World, form: Callable[[World, str], Any]) -> None:
     asked_side_by_side(world.service, for_each(form, world), "first", "last", lambda app: app())
+
+
+def test_a_filter_by_a_reply_waits_for_the_reply(world: World) -> None:
+    app = for_each(filtered_by_a_reply, world)
+    with counted(world.service) as plain:
+        assert app() == [["of last", "of first"], ["of first", "of last"]]
+    fast = optimize(app)
+    for _ in range(2):
+        with counted(world.service) as asked:
+            assert fast() == [["of last", "of first"], ["of first", "of last"]]
+        assert asked == plain
 
 
 def written(world: World, text: str) -> Any:

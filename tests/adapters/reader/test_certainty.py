@@ -639,6 +639,45 @@ def repeated_with_other_items(m: Any) -> Any:
     m.ask(found)
 
 
+def asked_for_what_has_a_label(m: Any) -> Any:
+    def labelled(what: str) -> str:
+        try:
+            return f"Source: {m.ask(what)}"
+        except Exception:
+            return ""
+
+    return [m.ask(f"{each}!") for each in "ab" if labelled(each)]
+
+
+def asked_where_it_is_true_already(m: Any) -> Any:
+    words = m.ask("a").split(",")
+    if words:
+        m.ask("b")
+    if not f"{words}.":
+        m.ask("c")
+
+
+def emptied_by_a_special_method(m: Any) -> Any:
+    words = m.ask("a").split(",")
+    for _ in range(2):
+        try:
+            words.__delitem__(0)
+        except Exception:
+            continue
+    if words:
+        m.ask("b")
+
+
+def emptied_where_it_is_true(m: Any) -> Any:
+    words = m.ask("a").split()
+    same = words
+    if words:
+        same.clear()
+        m.ask("b" if words else "c")
+    else:
+        m.ask("b")
+
+
 Case = tuple[Callable[..., Any], list[Any], list[Any]]
 CASES: list[Case] = [
     (asked_in_an_arm_and_behind_it, ["a", "x"], []),
@@ -723,6 +762,10 @@ CASES: list[Case] = [
     (repeated_with_another_text, ["a"], []),
     (repeated_with_another_list, ["a"], []),
     (repeated_with_other_items, ["a"], []),
+    (asked_for_what_has_a_label, ["a", "a!", "b", "b!"], []),
+    (asked_where_it_is_true_already, ["a", "b"], []),
+    (emptied_by_a_special_method, ["a"], ["b"]),
+    (emptied_where_it_is_true, ["a"], ["b"]),
 ]
 
 

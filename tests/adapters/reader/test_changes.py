@@ -20,8 +20,13 @@ import dataclasses
 import functools
 import sys
 from collections import defaultdict, deque
+from pydantic import BaseModel
 
 {HIDDEN}
+
+class Row(BaseModel):
+    name: str
+    size: int = 0
 
 class Box:
     shared = []
@@ -54,6 +59,8 @@ class Careful:
         object.__setattr__(self, name, value)
 
 def reset():
+    global ROWS
+    ROWS = [Row(name=each) for each in "acdefghijklmnopqrstuvwxyz"] + [Row(name="b", size=2)]
     global BOX, CAREFUL, LOG, COUNTS, GROUPS, RECENT, NAMES, TOTAL, NESTED, LAST
     BOX, CAREFUL, LOG, COUNTS, GROUPS = Box(), Careful(), ["start"], {{"a": 0, "b": 0}}, defaultdict(list)
     RECENT, NAMES, TOTAL, NESTED, LAST = deque(["z"], maxlen=3), {{"n"}}, 0, {{"a": {{"x": 1}}, "b": []}}, None
@@ -113,6 +120,13 @@ FOUND = {
         for each in "abc":
             GROUPS[each].append(m.ask(each))
         return dict(GROUPS)
+    """),
+    "models that stay as they are": (3, """
+        for each in "abc":
+            row = next((each for each in ROWS if each.name == "b"), None)
+            LOG.append(row.size)
+            m.ask(row.name + each)
+        return list(LOG)
     """),
     "a dict in a dict": (3, """
         for each in "abc":

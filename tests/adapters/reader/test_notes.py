@@ -46,6 +46,11 @@ class Model(BaseModel):
     _count: int = PrivateAttr(0)
 
 
+class Row(BaseModel):
+    name: str
+    size: int = 0
+
+
 BOX = Box()
 LATER: Any = None
 
@@ -108,6 +113,14 @@ def test_private_attributes_of_models_are_noted() -> None:
     private = model.__pydantic_private__ or {}
     assert notes.is_as_noted((id(private), "_count"), None, "_count", 0)
     assert not notes.is_as_noted((id(private), "_count"), None, "_count", 1)
+
+
+def test_the_names_of_set_fields_are_noted_with_a_model() -> None:
+    notes = Notes([rows := [Row(name="a"), Row(name="b", size=2)]])
+    assert all(notes.is_kept(each.__pydantic_fields_set__) for each in rows)
+    rows[0].size = 1
+    assert not notes.is_kept(rows[0].__pydantic_fields_set__)
+    assert notes.is_kept(rows[1].__pydantic_fields_set__)
 
 
 def test_without_a_note_a_name_that_is_stored_to_may_have_changed() -> None:
