@@ -449,19 +449,19 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]], keeps_obje
         return True
     if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
         return False
-    if not isinstance_of(copy, Opaque) or foreign.is_one_of(kind, _LASTING) or foreign.is_class(held):
+    if foreign.is_one_of(kind, _FUNCTIONS):
+        return _ends_unseen(held, kept, keeps_objects)
+    if not isinstance_of(copy, Opaque) or kind is types.ModuleType or foreign.is_class(held):
         return True
-    if kind is types.MethodType:
-        return _may_be_kept(held.__self__, Opaque(held.__self__), kept, keeps_objects)
-    return _is_of_frameworks(kind) or (keeps_objects and _ends_unseen(held))
+    return _is_of_frameworks(kind) or (keeps_objects and _ends_unseen(held, kept))
 
 
 def _is_of_frameworks(kind: type) -> bool:
     return foreign.module_of(kind).partition("_")[0].partition(".")[0] in _FRAMEWORKS
 
 
-def _ends_unseen(held: Any) -> bool:
-    """Whether nothing shows the end of an object, and of all that the object holds."""
+def _ends_unseen(held: Any, kept: Sequence[Sequence[Any]], keeps_objects: bool = True) -> bool:
+    """Whether nothing shows the end of an object, and of all that the object holds; see `_may_be_kept`."""
     left, seen = [held], dict[int, Any]()
     for _ in range(MAX_PARTS):
         if not left:
@@ -470,6 +470,8 @@ def _ends_unseen(held: Any) -> bool:
         kind = type(value)
         if foreign.is_atom(value) or foreign.is_class(value) or id(value) in seen:
             continue
+        if any(value is each for some in kept for each in some):
+            continue
         if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
             return False
         seen[id(value)] = value
@@ -477,14 +479,12 @@ def _ends_unseen(held: Any) -> bool:
             left += [*value.keys(), *value.values()]
         elif foreign.is_one_of(kind, (list, tuple, set, frozenset)):
             left += value
-        elif kind is types.MethodType:
-            left.append(value.__self__)
         elif kind is types.FunctionType:
             left += _parts_of_function(value)
-        elif foreign.is_one_of(kind, _LASTING):
-            continue
-        elif not _is_of_frameworks(kind):
-            parts = _parts_of_object(value)
+        elif foreign.is_one_of(kind, _FUNCTIONS):
+            left.append(value.__self__)
+        elif not (kind is types.ModuleType or _is_of_frameworks(kind)):
+            parts = _parts_of_object(value) if keeps_objects else None
             if parts is None or weakref.getweakrefcount(value):
                 return False
             left += parts
@@ -519,7 +519,7 @@ _HOLDING = (
 """Attributes of classes in C, or with slots, whose objects may hold more than attributes."""
 
 
-_LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _FRAMEWORKS = frozenset({"langchain", "langgraph", "llama"})
 """Packages, by the beginning of the name, whose objects end without visible effects."""
 
