@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import operator
+import shelve
 import sqlite3
 import threading
 import time
@@ -291,6 +292,42 @@ def ends_of(make_object: Callable[[], Any], name: str) -> Callable[[Make], Calla
     return program
 
 
+WATCHING = [weakref.finalize]
+
+
+def ends_of_a_watched_object(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        Closing.ends.clear()
+        one = unread(Held, "part")
+        unread(WATCHING[0], one, Closing.ends.append, "end")
+        first = told(model, "first")
+        del one
+        second = told(model, f"behind {first}")
+        return {"out": [first, unread(list, Closing.ends), second, told(model, "last")]}
+
+    return node
+
+
+def ends_of_a_shelf(make: Make) -> Callable[[State], State]:
+    """The end of an object of a library shows in another object."""
+    model = make()
+    kept: dict[Any, Any] = {}
+
+    def node(state: State) -> State:
+        kept.clear()
+        one = unread(shelve.Shelf, kept, None, True)
+        unread(operator.setitem, one, "a", [])
+        unread(unread(operator.itemgetter("a"), one).append, 1)
+        first = told(model, "first")
+        del one
+        second = told(model, f"behind {first}")
+        return {"out": [first, second, unread(dict, kept), told(model, "last")]}
+
+    return node
+
+
 class Plain:
     """An object of the program's."""
 
@@ -353,7 +390,7 @@ PROGRAMS = [
     ends_of(lambda: (each for each in [closing()]), "ends_of_an_expression"),
     ends_of(lambda: map(str, [closing()]), "ends_of_a_map"),
     ends_of(lambda: Held(default_of(closing())), "ends_in_a_default"), weak_references,
-    weak_references_made_later, parts_that_are_added_later,
+    weak_references_made_later, parts_that_are_added_later, ends_of_a_watched_object, ends_of_a_shelf,
 ]  # fmt: skip
 
 
