@@ -35,7 +35,7 @@ from tests.support.hosted_service import Service, asked_side_by_side, counted, s
 
 @pytest.fixture(autouse=True)
 def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that are there, those of services, and the alarm of a test do nothing to a program.
+    """The threads and signal handlers that are there, and the threads of services, do nothing to a program.
 
     The threads that read have begun: one that begins is unknown for a moment.
     """
@@ -43,8 +43,7 @@ def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(background.MAX_READING):
         background.begin_reading(cast("Callable[[], None]", begun.wait))
     begun.wait()
-    threads = {each.ident: each for each in threading.enumerate()}
-    there = {each for each in sys._current_exceptions() if type(threads.get(each)) in (type(None), threading.Timer)}
+    there = {*sys._current_exceptions()} - {threading.get_ident()}
     is_idle, interrupts = alone._is_idle, alone._interrupts
 
     def is_known(number: Any, threads: Any) -> bool:
@@ -53,8 +52,10 @@ def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
         return number in there or getattr(target, "__module__", "") == "socketserver" or is_idle(number, threads)
 
     monkeypatch.setattr(alone, "_is_idle", is_known)
-    alarm = signal.getsignal(signal.SIGALRM)
-    monkeypatch.setattr(alone, "_interrupts", lambda handler: handler is alarm or interrupts(handler))
+    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
+    monkeypatch.setattr(
+        alone, "_interrupts", lambda handler: any(handler is each for each in handlers) or interrupts(handler)
+    )
 
 
 @pytest.fixture
