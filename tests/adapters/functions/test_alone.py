@@ -35,7 +35,7 @@ from tests.support.hosted_service import Service, asked_side_by_side, counted, s
 
 @pytest.fixture(autouse=True)
 def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads and signal handlers that are there, and the threads of services, do nothing to a program.
+    """The threads, signal handlers and loops that are there, and the threads of services, do nothing to a program.
 
     The threads that read have begun: one that begins is unknown for a moment.
     """
@@ -43,15 +43,18 @@ def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(background.MAX_READING):
         background.begin_reading(cast("Callable[[], None]", begun.wait))
     begun.wait()
-    there = {*sys._current_exceptions()} - {threading.get_ident()}
+    threads = {each.ident: each for each in threading.enumerate()}
+    there = {number: threads.get(number) for number in sys._current_exceptions() if number != threading.get_ident()}
     is_idle, interrupts = alone._is_idle, alone._interrupts
 
     def is_known(number: Any, threads: Any) -> bool:
         begins = threads.get(None) if number not in threads else threads[number]
         target = getattr(begins, "_target", None)
-        return number in there or getattr(target, "__module__", "") == "socketserver" or is_idle(number, threads)
+        is_there = number in there and there[number] is threads.get(number)  # numbers are given out again
+        return is_there or getattr(target, "__module__", "") == "socketserver" or is_idle(number, threads)
 
     monkeypatch.setattr(alone, "_is_idle", is_known)
+    monkeypatch.setattr(asyncio.events, "_event_loop_policy", None)
     handlers = [signal.getsignal(each) for each in signal.valid_signals()]
     monkeypatch.setattr(
         alone, "_interrupts", lambda handler: any(handler is each for each in handlers) or interrupts(handler)
