@@ -104,7 +104,7 @@ def extreme(function: Any) -> Handler:
             raise TypeError("wrong arguments")
         by = kwargs.get("key")
         known(run, by)
-        keys, compares = list[Any](), compared()
+        keys, compares = list[Any](), compared(run)
 
         def take(run: Any, each: Any) -> None:
             keys.append(each if by is None else call(run, by, (each,), {}))

@@ -78,7 +78,7 @@ def summed(run: Any, start: Any = 0) -> Check:
     return check
 
 
-def compared() -> Check:
+def compared(run: Any) -> Check:
     """Return a check of elements that are compared with the elements before."""
     kinds: set[str] = set()
 
