@@ -591,7 +591,7 @@ class Session(seams.Session):
         if not (self._is_alone or self._is_idle):
             return None
         engine, service = asked()  # code of adapters, so not under the lock
-        provider = None if service is None else providers.provider(service)
+        provider = None if service is None or self.is_unheard else providers.provider(service)
         with kept_off, self._lock:
             if not (self._is_alone or self._is_idle):  # another thread has begun to run ahead meanwhile
                 return None
