@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import ModuleType
@@ -30,7 +30,7 @@ from teola_plugin.adapters.reader import alone
 from teola_plugin.adapters.reader.notes import Notes
 from teola_plugin.runtime.session import background
 from tests.adapters.functions.test_functions import chat
-from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +59,6 @@ def tests_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         alone, "_interrupts", lambda handler: any(handler is each for each in handlers) or interrupts(handler)
     )
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 class Keeper:
@@ -259,12 +253,6 @@ class Starting(Keeper):
         return found
 
 
-def started_by_itself(service: Service, keeper: Keeper, fast: Any) -> Any:
-    made = Starting(keeper.llm)
-    made.service = service
-    return (made if fast is keeper else optimize(made)).run("hive")
-
-
 class Waiting(logging.Handler):
     """Stores once the first question is asked, in the thread of a listener."""
 
@@ -291,15 +279,18 @@ class Listening(Keeper):
         return found
 
 
-def started_by_a_library(service: Service, keeper: Keeper, fast: Any) -> Any:
-    made = Listening(keeper.llm)
-    made.service = service
-    return (made if fast is keeper else optimize(made)).run("hive")
+def started_by(kind: type[Any]) -> Callable[[Service, Keeper, Any], Any]:
+    def call(service: Service, keeper: Keeper, fast: Any) -> Any:
+        made = kind(keeper.llm)
+        made.service = service
+        return (made if fast is keeper else optimize(made)).run("hive")
+
+    return call
 
 
 OTHERS = [
     beside_a_thread, beside_a_thread_of_c, beside_a_pool, in_a_pool, beside_a_task, before_a_timer, beside_a_signal,
-    heard, heard_of_the_list, started_by_itself,
+    heard, heard_of_the_list, started_by(Starting), started_by(Listening),
 ]  # fmt: skip
 
 

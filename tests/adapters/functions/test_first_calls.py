@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import pytest
@@ -15,18 +15,12 @@ from langgraph.graph import StateGraph
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.reader import stacks
 from teola_plugin.runtime.session import background
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 
 
 class State(TypedDict):
     text: str
     said: Any
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 Answers = Callable[[str], Any]

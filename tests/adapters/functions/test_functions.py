@@ -33,12 +33,6 @@ from teola_plugin.adapters.functions import known, runs
 from tests.support.hosted_service import Service, asked_side_by_side, counted, served
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
-
-
 @pytest.fixture(params=[True, False], ids=["both frameworks", "LangChain alone"])
 def frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,15 +17,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from teola_plugin import optimize, optimized
-from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.deprecation.LangChainDeprecationWarning")
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 def chat(service: Service) -> ChatOpenAI:

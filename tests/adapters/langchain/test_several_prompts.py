@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +19,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from teola_plugin import optimize, optimized, pure
-from tests.support.hosted_service import Service, asked_side_by_side, counted, served
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 PROMPT = PromptTemplate.from_template("say {x}")
 NAMES = ("one", "two", "two", "three")
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 def chat(service: Service, **settings: Any) -> ChatOpenAI:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +12,7 @@ from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriev
 
 from teola_plugin import optimize
 from tests.adapters.llamaindex.test_llamaindex_hosted import chat, retriever
-from tests.support.hosted_service import Service, asked_side_by_side, counted, served
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 
 class Rag:
