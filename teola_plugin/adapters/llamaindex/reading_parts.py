@@ -193,10 +193,8 @@ class Parts:
             act = functools.partial(_embedding, act, exchange.out(bundle)) if bundle is not None else act
             act = run.begin_as_set_before(act, [component], places)
         op = "act" if may_begin else TOLD
-        key, holds = (
-            (op, source if state is None else (source, state), method, asked),
-            judgement_of(component) if judges else "any",
-        )
+        key = (op, source if state is None else (source, state), method, asked)
+        holds = judgement_of(component) if judges else "any"
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
         _embed(run, bundle, frozenset([source]))  # by what raises, too

@@ -418,8 +418,8 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     refused = Barrier(f"it stores the attribute {name} of {describe(value)}")
     if isinstance_of(held, Opaque) or foreign.is_one_of(type(held), _NO_OBJECTS) or is_class(held):
         raise refused
-    setting = None if value.is_own else getattr(run.asker, "setting", _no_setting)(held, name)
-    if setting is not None:
+    find = None if value.is_own else getattr(run.asker, "setting", None)
+    if find is not None and (setting := find(held, name)) is not None:
         run.store((id(foreign.own_attributes(held)), setting), held, new, refused.what)
         return
     if facts_of(type(held)).kind != "object" and (value.is_own or not is_of_program(held, name)):
@@ -439,10 +439,6 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     run.touch(held)
     run.escapes(held, new)
     own[name] = new
-
-
-def _no_setting(held: Any, name: str) -> None:
-    """Return None: the asker knows no component."""
 
 
 _NO_OBJECTS = (types.ModuleType, types.FunctionType, types.MethodType)

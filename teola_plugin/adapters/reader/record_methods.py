@@ -201,14 +201,12 @@ def class_method(run: Any, cls: type, name: str) -> Any:
             raise Barrier(
                 f"it calls {name}, which is deprecated", hint="call the method that pydantic names in its place"
             )
-        found = in_mro(cls, name)
-        return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
-    if (foreign.name_of_class(cls), name) in _OF_FILTERS and foreign.module_of(cls) == _FILTERS:
-        found = in_mro(cls, name)
-        return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
-    if name == "_make" and facts_of(cls).kind == "tuple":
-        raise Barrier("it calls _make of a NamedTuple")
-    raise Barrier(f"it calls {name} of the class {foreign.name_of_class(cls)}")
+    elif not ((foreign.name_of_class(cls), name) in _OF_FILTERS and foreign.module_of(cls) == _FILTERS):
+        if name == "_make" and facts_of(cls).kind == "tuple":
+            raise Barrier("it calls _make of a NamedTuple")
+        raise Barrier(f"it calls {name} of the class {foreign.name_of_class(cls)}")
+    found = in_mro(cls, name)
+    return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
 
 
 def _made(run: Any, cls: type, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
