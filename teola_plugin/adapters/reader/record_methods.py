@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic.warnings import PydanticDeprecatedSince20
+from pydantic_core import PydanticSerializationError
 
 from teola_plugin.adapters.reader import foreign, outlets, records
 from teola_plugin.adapters.reader.facts import facts_of, is_stock_record_class, is_user_code
@@ -118,8 +119,32 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
     if type(found) is not types.FunctionType or is_user_code(name, found):
         raise Barrier(f"it calls {name} of {describe(value)}")
     run.tick(20)
+    if name in _DUMPS:
+        kwargs = _without_warnings(run, value, name, kwargs, is_checked=not missing)
     made = _plain(found(value, *args, **kwargs))
     return {**made, **{field: held for field, held in missing if field in made}} if missing else made
+
+
+def _without_warnings(run: Any, value: Any, name: str, kwargs: dict[str, Any], *, is_checked: bool) -> dict[str, Any]:
+    """Return the options with which a model is written out without warnings, which the framework's run gives.
+
+    Pydantic warns of a field whose value is of another type than declared. Raises: Barrier where `name` has no such
+    option.
+    """
+    written = in_mro(type(value), "model_dump")
+    if written is foreign.MISSING or kwargs.get("warnings", True) not in (True, "warn"):
+        return kwargs
+    try:
+        if is_checked:
+            written(value, warnings="error")
+            return kwargs
+    except PydanticSerializationError:
+        pass
+    if not outlets.warns(UserWarning):
+        run.raises()
+    if name not in _NEWER.values():
+        raise Barrier(f"it calls {name} of {describe(value)}, of which pydantic warns")
+    return {**kwargs, "warnings": False}
 
 
 _SAMPLES: dict[Any, Any] = {"text": "", "id": "", "bool": False, "number": 0, "int": 0, "float": 0}

@@ -70,6 +70,12 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a model with a value of another type, of which pydantic warns where warnings are errors": """
+        model = model.model_copy(update={'rank': n.ask('one')})
+        found = model.model_dump()
+        m.ask(found['title'])
+        return found
+    """,
     "a list that is filled by what is a filter on one of two paths": """
         seen, it, xs = set(), (), []
         if jb.ask('one'): it = filter(lambda x: seen.add(x), ['a', 'b'])

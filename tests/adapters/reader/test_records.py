@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.types import Command, Send
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Nobody
@@ -619,7 +620,7 @@ def test_what_is_given_may_be_changed_and_is_put_back() -> None:
     assert (row.x, message.name, "name" in message.model_fields_set) == (1, None, False)
 
 
-# --- deprecated methods ----------------------------------------------------------------------------------------------
+# --- methods that warn -----------------------------------------------------------------------------------------------
 
 
 class Worded(BaseModel):
@@ -643,13 +644,33 @@ def warning(program: Callable[[], Any], action: Any) -> tuple[Any, Run, int]:
         (lambda: Worded().json(), '{"word":"a"}'),
         (lambda: Worded().copy(update={"word": "b"}).word, "b"),
         (lambda: HumanMessage("a").dict()["content"], "a"),
+        (lambda: Worded().model_copy(update={"word": 1}).model_dump(), {"word": 1}),
+        (lambda: Worded().model_copy(update={"word": 1}).model_dump_json(), '{"word":1}'),
     ],
 )
-def test_a_deprecated_method_does_not_warn_as_it_is_read(program: Callable[[], Any], value: Any) -> None:
+def test_a_method_that_warns_does_not_warn_as_it_is_read(program: Callable[[], Any], value: Any) -> None:
     found, run, heard = warning(program, "always")
     assert (found, heard) == (value, 0)
     assert not run.gates
     assert warning(program, "error")[1].gates
+
+
+@pytest.mark.parametrize("action", ["always", "error"])
+def test_what_is_not_to_warn_raises_nothing(action: Any) -> None:
+    quiet = lambda: Worded().model_copy(update={"word": 1}).model_dump(warnings=False)  # noqa: E731
+    found, run, heard = warning(quiet, action)
+    assert (found, heard, bool(run.gates)) == ({"word": 1}, 0, False)
+
+
+def test_a_warning_that_is_to_be_an_error_is_raised() -> None:
+    raising = lambda: Worded().model_copy(update={"word": 1}).model_dump(warnings="error")  # noqa: E731
+    with pytest.raises(PydanticSerializationError):
+        warning(raising, "always")
+
+
+def test_a_method_of_llamaindex_that_warns_is_not_read() -> None:
+    with pytest.raises(Barrier, match="pydantic warns"):
+        warning(lambda: TextNode(id_="a").model_copy(update={"mimetype": 1}).to_dict(), "always")
 
 
 def test_a_deprecated_class_method_is_not_read() -> None:
