@@ -235,6 +235,8 @@ class OptimizedPipeline:
 
     def _ended(self, report: Report, listeners: Sequence[Listener]) -> None:
         self.reports.append(report)
+        if not (listeners or on_every_call or self.options.callbacks):
+            return
         told = [partial(listener, report, self.traced) for listener in listeners]
         told += [partial(tell, self, report) for tell in on_every_call]
         for tell in (*(partial(callback, report) for callback in self.options.callbacks), *told):

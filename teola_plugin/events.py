@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRan:
+class BatchRan(NamedTuple):
     """An engine ran a batch with items of the query, and maybe of other queries."""
 
     engine: str
@@ -17,8 +16,7 @@ class BatchRan:
     ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PrimitiveRan:
+class PrimitiveRan(NamedTuple):
     """Instances of a primitive ran ahead as one request of `items` items."""
 
     primitive: str
@@ -29,8 +27,7 @@ class PrimitiveRan:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(NamedTuple):
     """The framework reached a leaf. `outcome`: hit (ran ahead), miss (computed now) or stale (the store changed)."""
 
     engine: str

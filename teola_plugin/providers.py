@@ -125,8 +125,11 @@ class Provider:
     def __init__(self) -> None:
         self._breaker = Breaker()
         self._under_way: set[ProviderCall] = set()
+        self._early: set[ProviderCall] = set()  # those under way that the framework's run does not wait for
         self._waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lock = threading.RLock()
+        self.is_settled = False
+        """Whether a further success changes nothing."""
 
     def may_ask(self, now_s: float) -> bool:
         """See `Breaker.may_ask`."""
@@ -135,7 +138,7 @@ class Provider:
 
     def heard(self, error: BaseException | None, now_s: float) -> None:
         """Record the end of a request, with the error if any."""
-        if error is None and self._breaker.is_settled and not self._waiting:  # it would stay as it is
+        if error is None and self.is_settled:
             return
         waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         with kept_off, self._lock:
@@ -145,6 +148,7 @@ class Provider:
                 self._breaker.failed(now_s, is_outage=is_outage(error))
             if self._breaker.may_ask(now_s):
                 waiting, self._waiting = self._waiting, waiting
+            self.is_settled = self._breaker.is_settled and not self._waiting
         for each in waiting:
             if act := each():
                 act()
@@ -154,21 +158,35 @@ class Provider:
         with kept_off, self._lock:
             self._waiting = [each for each in self._waiting if each() is not None]
             self._waiting.append(weakref.WeakMethod(act))
+            self.is_settled = False
 
     def begin(self, call: ProviderCall) -> None:
-        """Record the start of an attempt of the call, the first or a further one."""
+        """Record the start of an attempt of the call, the first or a further one.
+
+        Without early calls under way, a call of the framework's run takes no lock: of two calls that begin at the same
+        moment, one sees the other.
+        """
+        if call.is_taken:
+            call.company = []
+            self._under_way.add(call)
+            if not self._early:
+                return
         with kept_off, self._lock:
-            self._under_way.discard(call)
-            company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
+            if not call.is_taken:
+                self._early.add(call)
+            under_way = self._under_way.copy() - {call}
+            company = [other for other in under_way if not (call.is_taken and other.is_taken)]
             call.company = list(map(weakref.ref, company))
             for other in company:
-                other.company.append(weakref.ref(call))
+                if (mine := weakref.ref(call)) not in other.company:
+                    other.company.append(mine)
             self._under_way.add(call)
 
     def take(self, call: ProviderCall) -> None:
         """Record that the framework's run waits for the call. Running calls with the same waiter are no company."""
         with kept_off, self._lock:
             call.is_taken = True
+            self._early.discard(call)
             for other in [each for each in call.in_company() if each.is_taken and each in self._under_way]:
                 call.company.remove(weakref.ref(other))
                 if weakref.ref(call) in other.company:
@@ -176,20 +194,21 @@ class Provider:
 
     def end(self, call: ProviderCall) -> None:
         """Record that the call is no longer running."""
-        with kept_off, self._lock:
-            self._under_way.discard(call)
-            call.has_ended, over = True, call.over
-        if over and not over.done():
-            over.set_result(None)
+        self._under_way.discard(call)
+        self._early.discard(call)
+        call.has_ended = True
+        if call.over is not None:
+            _set_over(call.over)
 
     def end_of(self, call: ProviderCall) -> Future[None]:
         """Return a future that is done once the call has ended."""
         with kept_off, self._lock:
             if call.over is None:
                 call.over = Future()
-                if call.has_ended:
-                    call.over.set_result(None)
-            return call.over
+            over = call.over
+        if call.has_ended:
+            _set_over(over)
+        return over
 
 
 class ProviderCall:
@@ -265,6 +284,11 @@ class ProviderCall:
     def in_company(self) -> Sequence[ProviderCall]:
         """Return the requests in company that have not ended, and perhaps some that have."""
         return [other for reference in self.company if (other := reference()) is not None]
+
+
+def _set_over(over: Future[None]) -> None:
+    with contextlib.suppress(concurrent.futures.InvalidStateError):  # it is set already
+        over.set_result(None)
 
 
 def _is_on_a_loop() -> bool:

@@ -22,7 +22,6 @@ import asyncio
 import copy
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -243,17 +242,26 @@ def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     return inputs if is_list and not (kwargs and kwargs.keys() - KNOWN_ARGUMENTS) else []
 
 
-@contextmanager
-def _inside(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Iterator[None]:
-    if _is_plain(twin):
-        yield
-        return
-    call = _open(twin, inputs, config, mode, is_lockstep)
-    try:
-        with active(call.session):
-            yield
-    finally:
-        call.close()
+class _inside:
+    """The inside of a call of the twin, which is opened and closed here unless the twin is plain."""
+
+    __slots__ = ("_active", "_call", "_open")
+
+    def __init__(self, twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> None:
+        self._open = None if _is_plain(twin) else functools.partial(_open, twin, inputs, config, mode, is_lockstep)
+
+    def __enter__(self) -> None:
+        if self._open is not None:
+            self._call = self._open()
+            self._active = active(self._call.session)
+            self._active.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        if self._open is not None:
+            try:
+                self._active.__exit__()
+            finally:
+                self._call.close()
 
 
 def _steps(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[Any]:

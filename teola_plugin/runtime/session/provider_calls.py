@@ -47,7 +47,7 @@ class Outside:
 
         `leave`: a method that gives up a reply's slot and returns whether it could; its object is not kept.
         """
-        self._leave = weakref.WeakMethod(leave)
+        self._owner, self._leave = weakref.ref(leave.__self__), leave.__func__  # type: ignore[attr-defined]
         self._soon = soon
         self._lock = threading.RLock()
         self._failed: set[Provider] = set()
@@ -121,8 +121,8 @@ class Outside:
             other.withdraw(partial(self._gives_up, other))
 
     def _gives_up(self, reply: Reply) -> bool:
-        leave = self._leave()
-        return leave is not None and leave(reply)
+        owner = self._owner()
+        return owner is not None and bool(self._leave(owner, reply))
 
 
 class OwnRequest:
@@ -142,13 +142,14 @@ class OwnRequest:
         self._ended = ended
 
     def __enter__(self) -> None:
-        if self.call:
+        if self.call is not None:
             self.call.__enter__()
 
     def __exit__(self, cls: Any, error: BaseException | None, traceback: Any) -> None:
-        if self.call:
+        if self.call is not None:
             try:
-                self.call.__exit__(cls, error, traceback)
+                self.call.__exit__()
             finally:
-                self._heard(self.call.provider, error)
+                if error is not None or not self.call.provider.is_settled:
+                    self._heard(self.call.provider, error)
         self._ended()

@@ -592,13 +592,16 @@ class Session(seams.Session):
             return None
         engine, service = asked()  # code of adapters, so not under the lock
         provider = None if service is None or self.is_unheard else providers.provider(service)
-        with kept_off, self._lock:
-            if not (self._is_alone or self._is_idle):  # another thread has begun to run ahead meanwhile
-                return None
-            if self._is_closed:
-                return self._outside.alone(provider, lambda: None)
+        if self._is_closed:
+            return self._outside.alone(provider, lambda: None)
+        if self._is_alone:  # `will_ask` takes no lock to change it
             self._asked_alone += 1
-            self._events.append(Retired(engine, op, "miss", asked_s := time.perf_counter()))
+        else:
+            with kept_off, self._lock:
+                if not self._is_idle:  # another thread has begun to run ahead meanwhile
+                    return None
+                self._asked_alone += 1
+        self._events.append(Retired(engine, op, "miss", asked_s := time.perf_counter()))
         return self._outside.alone(provider, partial(self._computed, engine, op, asked_s))
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
@@ -686,7 +689,8 @@ class Session(seams.Session):
             self.is_closed = not self.is_unheard
         for aside in self._asides:
             aside.cancel()
-        self._stop()
+        if self._is_ahead:
+            self._stop()
 
     def close(self) -> Report:
         """End the run-ahead, cancel the replies that were never taken, and return the report."""
@@ -698,21 +702,25 @@ class Session(seams.Session):
             self._ended(self)
         except Exception as e:  # a fault of ours is never the user's
             self.fell_back(e)
+        gained_s, hosted_hits, wasted, shared = 0.0, 0, 0, 0
+        left: Sequence[Reply] = ()
         with kept_off, self._lock:
-            gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
-            left, wasted, shared = self._slots.clear()
+            if not self._slots.are_unused:
+                gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
+                left, wasted, shared = self._slots.clear()
             asides, hearing = self._asides, self._forgotten()
         for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
         for aside in asides:
             aside.cancel()
-        self._stop()
+        if self._is_ahead:
+            self._stop()
         for hear in hearing:
             hear(None)
         if not self._is_alone:
             self._host.release(self._query.owner)
         events = tuple(self._events)
-        outcomes = [e.outcome for e in events if isinstance(e, Retired)]
+        outcomes = [e.outcome for e in events if type(e) is Retired]
         return Report(
             outcomes.count("hit"),
             shared,
@@ -746,8 +754,7 @@ class Session(seams.Session):
                 front.stop()
             self._fronts = []
 
-        if self._is_ahead:
-            self._host.soon(stop)
+        self._host.soon(stop)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -863,7 +870,8 @@ class _Inner(Session):
 
     def close(self) -> Report:
         """Stop the run-ahead; requested items stay in the slots of the call."""
-        self._stop()
+        if self._is_ahead:
+            self._stop()
         with kept_off, self._lock:
             hearing = self._forgotten()
         for hear in hearing:

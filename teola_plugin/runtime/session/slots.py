@@ -196,6 +196,11 @@ class Slots:
         self._by_key: dict[Hashable, _OfKey] = {}
         self._open: dict[Hashable, _OfKey] = {}  # those with slots that the framework's run has not taken
 
+    @property
+    def are_unused(self) -> bool:
+        """Whether neither run has come to a slot."""
+        return not self._by_key
+
     def mark(self) -> Mark:
         """Return a mark of the current position of the framework's run."""
         return _Mark({key: entry.taken for key, entry in self._by_key.items()})
