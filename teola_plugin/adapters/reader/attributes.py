@@ -8,7 +8,15 @@ import os
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, methods, natives_tokens, outlets, record_methods, records
+from teola_plugin.adapters.reader import (
+    foreign,
+    methods,
+    natives_files,
+    natives_tokens,
+    outlets,
+    record_methods,
+    records,
+)
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.changes import is_of_program
@@ -247,6 +255,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
     if kind is dataclasses.Field and name in _OF_FIELDS:
         return run.load(getattr(held, name))
     if natives_tokens.is_table(held) and (method := natives_tokens.attribute(held, name)) is not None:
+        return method
+    if (method := natives_files.attribute(value, name)) is not None:
         return method
     if held is os.environ and name == "get":
         return Callee(_environment, name)

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, operators
+from teola_plugin.adapters.reader import foreign, natives_files, operators
 from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
@@ -54,6 +54,8 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
         return within(_entered(run, context))
     finally:
         run.locks = locks
+        if type(context) is Opaque and type(context.held) is natives_files.Output:
+            natives_files.leave(run, context)
 
 
 def null(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Managed:
@@ -178,4 +180,6 @@ def _entered(run: Any, context: Any) -> Any:
         return None
     if kind is contextlib.nullcontext:
         return attribute(run, context, "enter_result")
+    if kind is natives_files.Output:
+        return context
     raise Barrier(f"it uses a with statement on {foreign.describe(context)}")

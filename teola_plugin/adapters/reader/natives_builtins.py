@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, bounds, classes, foreign, operators, ordering, outlets, taking, texts
+from teola_plugin.adapters.reader import (
+    amounts,
+    bounds,
+    classes,
+    foreign,
+    natives_files,
+    operators,
+    ordering,
+    outlets,
+    taking,
+    texts,
+)
 from teola_plugin.adapters.reader.amounts import is_atom
 from teola_plugin.adapters.reader.attributes import super_of
 from teola_plugin.adapters.reader.calling import call
@@ -395,8 +406,9 @@ def _id(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    if kwargs.get("file") is not None:
-        raise Barrier("it prints to a file")
+    file = kwargs.get("file")
+    if file is not None and not natives_files.is_output(file):
+        raise Barrier("it prints to something else than a file")
     if kwargs.keys() - {"file", "sep", "end", "flush"}:
         raise TypeError("print() got an unexpected keyword argument")
     around = [kwargs[name] for name in ("sep", "end") if name in kwargs]
@@ -404,7 +416,8 @@ def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         raise TypeError("sep and end must be None or a string")
     shows(run, *args)
     written = [each if type(each) is str else None for each in (*args, *around) if type(each) not in _IN_ASCII]
-    if not all(map(is_text, filter(None, around))) or not outlets.prints(written):
+    is_sure = natives_files.encodes(file.held, written) if file is not None else outlets.prints(written)
+    if not all(map(is_text, filter(None, around))) or not is_sure:
         run.raises()
 
 

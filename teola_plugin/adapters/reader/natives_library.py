@@ -42,6 +42,7 @@ from teola_plugin.adapters.reader import (
     days,
     foreign,
     methods,
+    natives_files,
     operators,
     outlets,
     regexes,
@@ -366,6 +367,13 @@ def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return json.dumps(*args, **named)
 
 
+def _dump(run: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
+    file = args[1] if len(args) > 1 else kwargs.get("fp")
+    if len(args) > 2 or not natives_files.is_output(file):
+        raise Barrier("it calls json.dump() in an unusual way")
+    natives_files.write(run, file, _dumps(run, args[:1], {name: held for name, held in kwargs.items() if name != "fp"}))
+
+
 def _has_plain_shape(value: Any, depth: int = 0) -> bool:
     """Whether json.dumps does not raise for the types in the value."""
     if depth > 20:
@@ -581,6 +589,7 @@ def _register_readers() -> None:
     register(regexes.compiled, re.compile)
     register(regexes.escaped, re.escape)
     register(_dumps, json.dumps)
+    register(_dump, json.dump)
     register(_loads, json.loads)
 
 

@@ -32,7 +32,7 @@ def prints(texts: list[str | None], name: str = "stdout") -> bool:
         return False
     if not is_kind_of(stream, io.TextIOWrapper) or stream.errors != "strict":
         return True
-    return all(_is_encoded(text, str(stream.encoding)) for text in texts)
+    return all(is_encoded(text, str(stream.encoding)) for text in texts)
 
 
 def flushes(stream: Any) -> bool:
@@ -42,7 +42,8 @@ def flushes(stream: Any) -> bool:
     return "flush" not in (getattr(stream, "__dict__", None) or ())
 
 
-def _is_encoded(text: str | None, encoding: str) -> bool:
+def is_encoded(text: str | None, encoding: str) -> bool:
+    """Whether a text can be encoded, None standing for any text."""
     if text is None or text.isascii():
         return text is not None or encoding.lower().replace("-", "").startswith(_WRITES_ALL)
     try:

@@ -205,6 +205,7 @@ class Run(Heap):
     `asks`: the requests without an answer, in order. `asker`: knows the objects of the frameworks.
     `site`: the call expression under evaluation, and the expressions that led there. `branches`: see branches.py.
     `heard`: values that a listener to requests may change at each request (see `handlers.noted_by`).
+    `written`: the paths of files that the program has written ("" if unknown), `made_folders`: those of folders made.
     `locks`: how many locks the program holds. `limits`: how many time limits apply. `paused_s`: how
     long the program has paused.
 
@@ -236,6 +237,8 @@ class Run(Heap):
         heard: set[Hashable] | None = getattr(asker, "heard", None)
         self.heard = set[Hashable]() if heard is None else heard
         self.locks = 0
+        self.written: set[str] = set()
+        self.made_folders: set[str] = set()
         self.limits = 0
         self.paused_s = 0.0
         self.levels: list[Level] = []
@@ -932,11 +935,20 @@ class Run(Heap):
         self._forget_stored()
         if self.locks:
             raise Barrier("it asks while it holds a lock", hint="ask outside of the with statement")
+        if self.written:
+            self._require_unwritten(request)
         try:
             return self._ask(request)
         finally:
             if self.limits:  # a waiter for the reply may be cancelled
                 self.raises(TIMED, error=asyncio.CancelledError)
+
+    def _require_unwritten(self, request: Request) -> None:
+        """Refuse requests that may read a file which the program has written. Raises: Barrier."""
+        asked = repr(request.key) if any(self.written) else ""
+        names = (each if "." in each or "/" in each else repr(each) for each in self.written if each)
+        if (request.act is not None and request.op == "act") or any(each in asked for each in names):
+            raise Barrier("it asks what may read a file that it has written")
 
     def _ask(self, request: Request) -> Any:
         number = self.counts[request.key]

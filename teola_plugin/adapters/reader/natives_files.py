@@ -1,0 +1,277 @@
+"""Files that the program writes: the framework's run writes them, a reading only tells what the calls return.
+
+    with open(f"{topic}.md", "w") as file:      may raise, unless the folder is there and can be written to
+        file.write(reply.content)               the length of the text
+
+A full disk is not foreseen, nor is a broken pipe of `print`. What a file holds is not read, so a request that may look
+at a file, or that names a file which the program has written, is left to the framework's run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import io
+import locale
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from teola_plugin.adapters.reader import amounts, outlets
+from teola_plugin.adapters.reader.table import is_text, known, register
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Unknown
+
+_ENCODINGS = ("utf-8", "utf8", "utf-8-sig", "utf-16", "utf-32", "ascii", "us-ascii", "latin-1", "iso-8859-1", "cp1252")
+_MODES = ("w", "wt", "wb", "a", "at", "ab")
+_OPTIONS = ("mode", "encoding", "errors", "newline")
+
+
+class Output:
+    """A file that the program has opened for writing. `encoding`: None for bytes; `state`: whether it is `closed`."""
+
+    __slots__ = ("encoding", "errors", "state")
+
+    def __init__(self, encoding: str | None, errors: str) -> None:
+        self.encoding = encoding
+        self.errors = errors
+        self.state = {"closed": False}
+
+
+class Rows:
+    """A writer of the `csv` module. `names`: the columns of a `DictWriter`."""
+
+    __slots__ = ("names", "output")
+
+    def __init__(self, output: Any, names: Sequence[str] | None = None) -> None:
+        self.output = output
+        self.names = names
+
+
+def is_output(value: Any) -> bool:
+    """Whether a value is a file that is written: the program's own, or an open one of the framework's run."""
+    held = value.held if type(value) is Opaque else None
+    return type(held) is Output or (type(held) is io.TextIOWrapper and _is_of_the_system(held) and not held.closed)
+
+
+def _is_of_the_system(file: Any) -> bool:
+    """Whether a file is written by the system alone: what lies below may be an object of the program's."""
+    buffer = file.buffer
+    return type(buffer) is io.BufferedWriter and type(buffer.raw) is io.FileIO
+
+
+def attribute(value: Opaque, name: str) -> Callee | None:
+    """Return a method of a file that is written, or of a writer of rows; None for other names and objects."""
+    if type(value.held) is Rows:
+        act = _OF_ROWS.get(name)
+    elif is_output(value):
+        act = _OF_FILES.get(name)
+    else:
+        return None
+    return Callee(lambda run, args, kwargs: act(run, value, *args, **kwargs), name) if act is not None else None
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+def _open(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
+    given = dict(zip(("file", "mode"), args, strict=False)) | kwargs
+    named = {name: given.get(name) for name in _OPTIONS}
+    run.require_known(*named.values())
+    mode: Any = named["mode"]
+    if len(args) > 2 or given.keys() - {"file", *_OPTIONS} or mode not in _MODES:
+        raise Barrier("it opens a file to read it, or in an unusual way")
+    is_binary = "b" in mode
+    texts = [named[name] for name in ("encoding", "errors", "newline")]
+    if not all(each is None or type(each) is str for each in texts) or (is_binary and texts != [None] * 3):
+        raise Barrier("it opens a file in an unusual way")
+    if "\0" in f"{named['encoding']}{named['errors']}" or named["newline"] not in (None, "", "\n", "\r", "\r\n"):
+        raise Barrier("it opens a file in an unusual way")
+    encoding = str(named["encoding"] or ("utf-8" if sys.flags.utf8_mode else locale.getencoding()))
+    _writes(run, given.get("file"), lambda path: _is_free(run, path) and _is_usual(encoding))
+    return Opaque(Output(None if is_binary else encoding, named["errors"] or "strict"), is_own=True)
+
+
+def _is_usual(encoding: str) -> bool:
+    return encoding.lower().replace("_", "-") in _ENCODINGS
+
+
+def _writes(run: Any, path: Any, is_sure: Callable[[str], bool]) -> None:
+    """Note that the program writes at a path. Raises: Barrier."""
+    if type(path) is Unknown and is_text(path):
+        run.raises(path.sources)
+        run.written.add("")
+        return
+    known(run, path)
+    if type(path) is not str:
+        raise Barrier("it writes to a file that has no path")
+    run.written.add(path)
+    if "\0" in path or len(path) > 1000 or not is_sure(path):
+        run.raises()
+
+
+def _is_free(run: Any, path: str) -> bool:
+    """Whether a file can be opened for writing, as the folders are now."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.lexists(path):
+        return os.path.isfile(path) and os.access(path, os.W_OK)
+    return (folder in run.made_folders or _can_be_filled(folder)) and _is_name(os.path.basename(path))
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name.encode(errors="replace")) < 200 and name.isprintable()
+
+
+def _can_be_filled(folder: str) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _make_folders(run: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
+    run.require_known(*args[1:], *kwargs.values())
+    if len(args) != 1 or kwargs.keys() - {"exist_ok"}:
+        raise Barrier("it makes folders in an unusual way")
+
+    def is_sure(path: str) -> bool:
+        above = os.path.abspath(path)
+        if os.path.lexists(above) or above in run.made_folders:
+            return bool(kwargs.get("exist_ok")) and (above in run.made_folders or os.path.isdir(above))
+        made = list[str]()
+        while not os.path.lexists(above):
+            made.append(above)
+            above = os.path.dirname(above)
+        can_be_made = _can_be_filled(above) and all(_is_name(os.path.basename(each)) for each in made)
+        if can_be_made and not run.in_doubt:
+            run.made_folders.update(made)
+        return can_be_made
+
+    _writes(run, args[0], is_sure)
+
+
+def _tells_of_files(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
+    """Return an unknown flag: files may come and go before the framework's run looks."""
+    run.require_known(*args, *kwargs.values())
+    if len(args) != 1 or kwargs or type(args[0]) is not str or "\0" in args[0]:
+        raise Barrier("it looks for a file in an unusual way")
+    return run.unknown(holds="bool", is_safe=True)  # type: ignore[no-any-return]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _use(run: Any, value: Any) -> Any:
+    """Return the file. Raises: Barrier once it is closed."""
+    held = value.held
+    if type(held) is Output and (run.is_unknown(held.state) or held.state["closed"]):
+        raise Barrier("it uses a file that may be closed")
+    return held
+
+
+def write(run: Any, value: Any, text: Any) -> Any:
+    """Return what `file.write(text)` returns."""
+    held = _use(run, value)
+    if type(held) is Output and held.encoding is None:
+        known(run, text)
+        if type(text) is not bytes:
+            raise Barrier("it writes something else than bytes to a file")
+        return len(text)
+    if not is_text(text):
+        known(run, text)
+        raise TypeError("write() argument must be str")
+    if not encodes(held, [text if type(text) is str else None]):
+        run.raises(run.sources(text))
+    return len(text) if type(text) is str else run.unknown(text, holds=amounts.COUNT, is_safe=True)
+
+
+def encodes(held: Any, texts: Sequence[str | None]) -> bool:
+    """Whether a file of texts certainly takes the texts, None standing for any text."""
+    if held.errors != "strict":
+        return held.errors in ("ignore", "replace", "backslashreplace", "xmlcharrefreplace", "namereplace")
+    return held.encoding is not None and all(outlets.is_encoded(text, str(held.encoding)) for text in texts)
+
+
+def _write_lines(run: Any, value: Opaque, lines: Any) -> None:
+    known(run, lines)
+    if type(lines) not in (list, tuple):
+        raise Barrier("it writes the lines of something else than a list")
+    for each in lines:
+        write(run, value, each)
+
+
+def _flush(run: Any, value: Opaque) -> None:
+    _use(run, value)
+
+
+def _close(run: Any, value: Opaque) -> None:
+    leave(run, value)
+
+
+def leave(run: Any, value: Opaque) -> None:
+    """Close a file. Raises: Barrier for a file of the framework's run."""
+    if type(value.held) is not Output:
+        raise Barrier("it closes a file that it has not opened")
+    run.touch(value.held.state)
+    value.held.state["closed"] = True
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _writer(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
+    run.require_known(*kwargs.values())
+    if len(args) != 1 or not is_output(args[0]) or kwargs.keys() - {"delimiter", "lineterminator", "quoting"}:
+        raise Barrier("it writes rows in an unusual way")
+    csv.writer(io.StringIO(), **kwargs)
+    return Opaque(Rows(args[0]), is_own=True)
+
+
+def _dict_writer(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
+    names: Any = args[1] if len(args) > 1 else kwargs.get("fieldnames")
+    run.require_known(names, *kwargs.values())
+    is_plain = type(names) is list and all(type(each) is str for each in names)
+    if not 1 <= len(args) <= 2 or not is_output(args[0]) or kwargs.keys() - {"fieldnames"} or not is_plain:
+        raise Barrier("it writes rows in an unusual way")
+    return Opaque(Rows(args[0], [*names]), is_own=True)
+
+
+def _write_row(run: Any, value: Any, row: Any) -> Any:
+    known(run, row)
+    names, kind = value.held.names, type(row)
+    if kind is not (list if names is None else dict):
+        raise Barrier("it writes a row of another type")
+    held: Any = row if names is None else row.values()
+    if names is not None and not {*row} <= {*names}:
+        run.raises()
+    if any(type(each) not in _SHOWN and not is_text(each) for each in held):
+        run.raises()
+    found = run.unknown(holds="text", is_safe=True)
+    return write(run, value.held.output, found)
+
+
+def _write_rows(run: Any, value: Opaque, rows: Any) -> None:
+    known(run, rows)
+    if type(rows) is not list:
+        raise Barrier("it writes rows of something else than a list")
+    for each in rows:
+        _write_row(run, value, each)
+
+
+def _write_header(run: Any, value: Opaque) -> Any:
+    if value.held.names is None:
+        raise AttributeError("writeheader")
+    return _write_row(run, value, {name: name for name in value.held.names})
+
+
+_SHOWN = (str, int, float, bool, type(None))
+
+_OF_FILES: dict[str, Callable[..., Any]] = {
+    "write": write, "writelines": _write_lines, "flush": _flush, "close": _close,
+}  # fmt: skip
+_OF_ROWS: dict[str, Callable[..., Any]] = {
+    "writerow": _write_row, "writerows": _write_rows, "writeheader": _write_header,
+}  # fmt: skip
+
+register(_open, builtins.open)
+register(_make_folders, os.makedirs)
+register(_tells_of_files, os.path.exists, os.path.isfile, os.path.isdir)
+register(_writer, csv.writer)
+register(_dict_writer, csv.DictWriter)
