@@ -14,11 +14,12 @@ import csv
 import io
 import locale
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, outlets
+from teola_plugin.adapters.reader import amounts, foreign, outlets
 from teola_plugin.adapters.reader.table import is_text, known, register
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Unknown
 
@@ -60,8 +61,10 @@ def _is_of_the_system(file: Any) -> bool:
     return type(buffer) is io.BufferedWriter and type(buffer.raw) is io.FileIO
 
 
-def attribute(value: Opaque, name: str) -> Callee | None:
-    """Return a method of a file that is written, or of a writer of rows; None for other names and objects."""
+def attribute(value: Opaque, name: str) -> Any:
+    """Return an attribute of a path, of a file that is written, or of a writer of rows; None for all others."""
+    if (path := path_in(value)) is not None:
+        return _of_path(path, name)
     if type(value.held) is Rows:
         act = _OF_ROWS.get(name)
     elif is_output(value):
@@ -70,6 +73,89 @@ def attribute(value: Opaque, name: str) -> Callee | None:
         return None
     return Callee(lambda run, args, kwargs: act(run, value, *args, **kwargs), name) if act is not None else None
 
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+
+_PATH = type(pathlib.Path())
+_TEXTS = ("name", "stem", "suffix")
+_READ = (*_TEXTS, "parent", "__str__", "__truediv__", "__rtruediv__", "joinpath", "with_suffix", "as_posix")
+_WRITING = ("write_text", "write_bytes", "open", "mkdir", "exists", "is_file", "is_dir")
+_FOUND = {name: foreign.in_mro(_PATH, name) for name in (*_READ, *_WRITING)}
+
+
+def path_in(value: Any) -> pathlib.Path | None:
+    """Return the path that a value is, None for other values. Paths do not change, and are only combined here."""
+    held = value.held if type(value) is Opaque else None
+    is_plain = type(held) is _PATH and all(foreign.in_mro(_PATH, name) is found for name, found in _FOUND.items())
+    return held if is_plain else None
+
+
+def joined(a: Any, b: Any) -> Opaque | None:
+    """Return `a / b` for a path and a known text or path; None for other values."""
+    parts = [each if type(each) is str else path_in(each) for each in (a, b)]
+    if None in parts or type(parts[0]) is type(parts[1]) is str:
+        return None
+    return Opaque(_PATH(*parts), is_own=True)  # type: ignore[arg-type]
+
+
+def _make_path(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
+    known(run, *args)
+    parts = [each if type(each) is str else path_in(each) for each in args]
+    if kwargs or None in parts:
+        raise Barrier("it makes a path in an unusual way")
+    return Opaque(_PATH(*parts), is_own=True)  # type: ignore[arg-type]
+
+
+def _of_path(path: pathlib.Path, name: str) -> Any:
+    if name in _TEXTS:
+        return getattr(path, name)
+    if name == "parent":
+        return Opaque(path.parent, is_own=True)
+    if name in ("joinpath", "with_suffix", "as_posix"):
+        return Callee(lambda run, args, kwargs: _read(run, path, name, args, kwargs), name)
+    act = _OF_PATHS.get(name)
+    return Callee(lambda run, args, kwargs: act(run, path, args, kwargs), name) if act is not None else None
+
+
+def _read(run: Any, path: pathlib.Path, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    given = [each if type(each) is str else path_in(each) for each in args]
+    if kwargs or None in given:
+        raise Barrier(f"it calls {name} of a path in an unusual way")
+    found = getattr(path, name)(*given)
+    return found if type(found) is str else Opaque(found, is_own=True)
+
+
+def _write_text(run: Any, path: pathlib.Path, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not 1 <= len(args) <= 2 or "data" in kwargs:
+        raise Barrier("it writes a text in an unusual way")
+    named = {"encoding": args[1], **kwargs} if len(args) == 2 else kwargs
+    return write(run, _open(run, (str(path), "w"), named), args[0])
+
+
+def _write_bytes(run: Any, path: pathlib.Path, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        raise Barrier("it writes bytes in an unusual way")
+    return write(run, _open(run, (str(path), "wb"), {}), args[0])
+
+
+def _make_folder(run: Any, path: pathlib.Path, args: Arguments, kwargs: dict[str, Any]) -> None:
+    run.require_known(*kwargs.values())
+    if args or kwargs.keys() - {"parents", "exist_ok"} or not kwargs.get("parents"):
+        raise Barrier("it makes a folder in an unusual way")
+    _make_folders(run, (str(path),), {"exist_ok": bool(kwargs.get("exist_ok"))})
+
+
+_OF_PATHS: dict[str, Callable[..., Any]] = {
+    "open": lambda run, path, args, kwargs: _open(run, (str(path), *args), kwargs),
+    "write_text": _write_text,
+    "write_bytes": _write_bytes,
+    "mkdir": _make_folder,
+    **dict.fromkeys(
+        ("exists", "is_file", "is_dir"),
+        lambda run, path, args, kwargs: _tells_of_files(run, (str(path), *args), kwargs),
+    ),
+}
 
 # --- opening ---------------------------------------------------------------------------------------------------------
 
@@ -88,7 +174,10 @@ def _open(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
     if "\0" in f"{named['encoding']}{named['errors']}" or named["newline"] not in (None, "", "\n", "\r", "\r\n"):
         raise Barrier("it opens a file in an unusual way")
     encoding = str(named["encoding"] or ("utf-8" if sys.flags.utf8_mode else locale.getencoding()))
-    _writes(run, given.get("file"), lambda path: _is_free(run, path) and _is_usual(encoding))
+    path = _text_of(run, given.get("file"))
+    if path is None or not _can_be_opened(run, path) or not _is_usual(encoding):
+        run.raises(run.sources(given.get("file")))
+    run.written.add(path or "")
     return Opaque(Output(None if is_binary else encoding, named["errors"] or "strict"), is_own=True)
 
 
@@ -96,26 +185,25 @@ def _is_usual(encoding: str) -> bool:
     return encoding.lower().replace("_", "-") in _ENCODINGS
 
 
-def _writes(run: Any, path: Any, is_sure: Callable[[str], bool]) -> None:
-    """Note that the program writes at a path. Raises: Barrier."""
+def _text_of(run: Any, path: Any) -> str | None:
+    """Return a path as a text, None for an unusual or unknown one, which may raise. Raises: Barrier."""
     if type(path) is Unknown and is_text(path):
-        run.raises(path.sources)
-        run.written.add("")
-        return
+        return None
     known(run, path)
+    path = str(found) if (found := path_in(path)) is not None else path
     if type(path) is not str:
         raise Barrier("it writes to a file that has no path")
-    run.written.add(path)
-    if "\0" in path or len(path) > 1000 or not is_sure(path):
-        run.raises()
+    return path if "\0" not in path and len(path) < 1000 else None
 
 
-def _is_free(run: Any, path: str) -> bool:
+def _can_be_opened(run: Any, path: str) -> bool:
     """Whether a file can be opened for writing, as the folders are now."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.lexists(path):
+    at = os.path.abspath(path)
+    if os.path.lexists(path) and at not in run.made_folders:
         return os.path.isfile(path) and os.access(path, os.W_OK)
-    return (folder in run.made_folders or _can_be_filled(folder)) and _is_name(os.path.basename(path))
+    folder = os.path.dirname(at)
+    can_be_made = folder in run.made_folders or _can_be_filled(folder)
+    return can_be_made and at not in run.made_folders and _is_name(os.path.basename(path))
 
 
 def _is_name(name: str) -> bool:
@@ -130,27 +218,32 @@ def _make_folders(run: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
     run.require_known(*args[1:], *kwargs.values())
     if len(args) != 1 or kwargs.keys() - {"exist_ok"}:
         raise Barrier("it makes folders in an unusual way")
+    path, may_be_there = _text_of(run, args[0]), bool(kwargs.get("exist_ok"))
+    if path is None or not _can_be_made(run, os.path.abspath(path), may_be_there=may_be_there):
+        run.raises(run.sources(args[0]))
+    run.written.add("")
 
-    def is_sure(path: str) -> bool:
-        above = os.path.abspath(path)
-        if os.path.lexists(above) or above in run.made_folders:
-            return bool(kwargs.get("exist_ok")) and (above in run.made_folders or os.path.isdir(above))
-        made = list[str]()
-        while not os.path.lexists(above):
-            made.append(above)
-            above = os.path.dirname(above)
-        can_be_made = _can_be_filled(above) and all(_is_name(os.path.basename(each)) for each in made)
-        if can_be_made and not run.in_doubt:
-            run.made_folders.update(made)
-        return can_be_made
 
-    _writes(run, args[0], is_sure)
+def _can_be_made(run: Any, path: str, *, may_be_there: bool) -> bool:
+    """Whether a folder and those above it can be made, as the folders are now."""
+    made = list[str]()
+    while not os.path.lexists(path) and path not in run.made_folders:
+        made.append(path)
+        path = os.path.dirname(path)
+    files = {os.path.abspath(each) for each in run.written if each}
+    if not made:
+        return may_be_there and (path in run.made_folders or os.path.isdir(path))
+    is_sure = path in run.made_folders or _can_be_filled(path)
+    if not is_sure or not files.isdisjoint(made) or not all(_is_name(os.path.basename(each)) for each in made):
+        return False
+    if not run.in_doubt:
+        run.made_folders.update(made)
+    return True
 
 
 def _tells_of_files(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
     """Return an unknown flag: files may come and go before the framework's run looks."""
-    run.require_known(*args, *kwargs.values())
-    if len(args) != 1 or kwargs or type(args[0]) is not str or "\0" in args[0]:
+    if len(args) != 1 or kwargs or _text_of(run, args[0]) is None:
         raise Barrier("it looks for a file in an unusual way")
     return run.unknown(holds="bool", is_safe=True)  # type: ignore[no-any-return]
 
@@ -270,6 +363,7 @@ _OF_ROWS: dict[str, Callable[..., Any]] = {
     "writerow": _write_row, "writerows": _write_rows, "writeheader": _write_header,
 }  # fmt: skip
 
+register(_make_path, pathlib.Path, _PATH)
 register(_open, builtins.open)
 register(_make_folders, os.makedirs)
 register(_tells_of_files, os.path.exists, os.path.isfile, os.path.isdir)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, bounds, foreign, hints, taking, texts, unknowns
+from teola_plugin.adapters.reader import amounts, bounds, foreign, hints, natives_files, taking, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.heap import MAPPINGS, Each, changed_by, of_lists
 from teola_plugin.adapters.reader.table import (
@@ -92,6 +92,8 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
 
 
 def _combined(run: Any, name: str, a: Any, b: Any) -> Any:
+    if name == "/" and (path := natives_files.joined(a, b)) is not None:
+        return path
     if name == "|":
         found = run.asker.combine(run, a, b)
         if found is not NOT_MINE:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, days, foreign, records
+from teola_plugin.adapters.reader import bounds, days, foreign, natives_files, records
 from teola_plugin.adapters.reader.amounts import COUNT, PLACE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
@@ -101,6 +101,8 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
     if type(value) is str:
         bounds.characters(run, len(value))
         return convert(value)
+    if (path := natives_files.path_in(value)) is not None and convert in (str, format):
+        return str(path)
     try:
         found = readable(run, value)
     except Barrier:

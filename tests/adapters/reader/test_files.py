@@ -60,8 +60,19 @@ READ = {
             print(name, m.ask(name), file=file, sep=': ')
         file.writelines(['the', 'end'])
     """,
+    "paths": """
+    here = Path('found') / 'here'
+    here.mkdir(parents=True, exist_ok=True)
+    for name in ['one', 'two', 'three']:
+        file = here / f'{name}.md'
+        file.write_text(m.ask(name), encoding='utf-8')
+        print(f'saved {file} of {file.parent.name}', file.stem, str('up' / file))
+        with file.with_suffix('.bin').open('wb') as binary:
+            binary.write(b'x')
+    return Path(here, 'a.txt').as_posix(), here.joinpath('b', Path('c')).name
+    """,
     "whether files are there": EACH + """
-        if os.path.isfile(name): print('again')
+        if os.path.isfile(name) or Path('x').exists(): print('again')
     """,
     "the number of characters": """
     with open('b.txt', 'w') as file:
@@ -76,6 +87,12 @@ MAY_RAISE = {
     "no such folder": EACH + """
         with open('nowhere/' + name, 'w') as file:
             file.write(reply)
+    """,
+    "a folder below a file that is written": """
+    for name in ['one', 'two', 'three']:
+        reply = m.ask(name)
+        Path('found').write_text('x')
+        Path('found/here').mkdir(parents=True)
     """,
     "a path from a reply": EACH + """
         with open(reply, 'w') as file:
@@ -150,7 +167,9 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def program(body: str, path: Path) -> Any:
     lines = indent(dedent(body), "    ")
     head = f"def program({', '.join([*MODELS, *INPUTS])}):\n"
-    return module_of("import csv, json, os\n" + HEADER + "\n" + head + lines + "\n", path / "program.py").program
+    return module_of(
+        "import csv, json, os\nfrom pathlib import Path\n" + HEADER + "\n" + head + lines + "\n", path / "program.py"
+    ).program
 
 
 def first(made: Any) -> Reading:
@@ -203,6 +222,14 @@ def test_what_files_hold_is_not_read(body: str, tmp_path: Path) -> None:
     barrier = first(program(body, tmp_path)).barrier
     assert barrier is not None
     assert "opens a file to read it" in barrier.what
+
+
+def test_paths_are_read_by_the_code_of_the_library_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    made = program("return m.ask(Path('a.txt').name)", tmp_path)
+    monkeypatch.setattr(type(tmp_path), "name", property(ran.append), raising=False)
+    found = first(made)
+    assert (found.barrier is None, ran) == (False, [])
 
 
 def test_a_request_that_names_a_written_file_is_left_to_the_run(tmp_path: Path) -> None:
