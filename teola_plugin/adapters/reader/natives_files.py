@@ -242,9 +242,15 @@ def _can_be_made(run: Any, path: str, *, may_be_there: bool) -> bool:
 
 
 def _tells_of_files(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Unknown:
-    """Return an unknown flag: files may come and go before the framework's run looks."""
+    """Return an unknown flag: files may come and go before the framework's run looks.
+
+    Raises: Barrier outside of loops, where reading goes on behind the statement, which tells.
+    """
     if len(args) != 1 or kwargs or _text_of(run, args[0]) is None:
         raise Barrier("it looks for a file in an unusual way")
+    place = run.levels[-1].place
+    if place is None or not place.is_repeated:
+        raise Barrier("it looks for a file")
     return run.unknown(holds="bool", is_safe=True)  # type: ignore[no-any-return]
 
 

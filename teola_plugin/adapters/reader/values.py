@@ -11,6 +11,10 @@ Plain containers may hold `Unknown` and `Opaque`. Operations written in C meet b
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import os
+import sys
 import sysconfig
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn, Self
@@ -43,8 +47,27 @@ STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 def is_installed_file(name: str) -> bool:
-    """Whether a file, by name, belongs to an installed package."""
-    return any(part in name for part in ("site-packages", "dist-packages"))
+    """Whether a file, by name, belongs to an installed package, also in a folder that packages share with user code."""
+    return any(part in name for part in ("site-packages", "dist-packages")) or _is_of_distribution(name)
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_of_distribution(name: str) -> bool:
+    """Whether a file belongs to a package installed in some other folder of `sys.path` (`pip install --target`)."""
+    folder = next((each for each in sys.path if each and name.startswith(each + os.sep)), None)
+    if folder is None or folder.startswith(STDLIB):
+        return False
+    return name[len(folder) + 1 :].partition(os.sep)[0].removesuffix(".py") in _names_installed_in(folder)
+
+
+@functools.lru_cache(maxsize=64)
+def _names_installed_in(folder: str) -> frozenset[str]:
+    """Return the top-level packages and modules of the distributions installed in a folder."""
+    found: set[str] = set()
+    for each in importlib.metadata.distributions(path=[folder]):
+        files = (each.read_text("RECORD") or "").splitlines()
+        found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in files)
+    return frozenset(each for each in found if each.isidentifier())
 
 
 class Undecided(BaseException):
