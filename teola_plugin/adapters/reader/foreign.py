@@ -380,6 +380,11 @@ def methods_of(cls: type) -> list[types.FunctionType]:
     return [each for one in mro_of(cls) for each in namespace_of(one).values() if type(each) is types.FunctionType]
 
 
+def is_of_transport(cls: type) -> bool:
+    """Whether objects of a class are the inside of a client's connections: no object of the program's is in there."""
+    return module_of(cls).partition(".")[0] in ("httpcore", "anyio", "h11", "h2", "ssl") and has_plain_lookup(cls)
+
+
 def is_library_class(cls: type) -> bool:
     """Whether a class is the object that the module, one of `LIBRARIES`, has under the class's name."""
     name = module_of(cls)

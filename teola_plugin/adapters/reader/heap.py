@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, facts
+from teola_plugin.adapters.reader import amounts, facts, foreign
 from teola_plugin.adapters.reader.asking import Round
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.values import (
@@ -929,6 +929,8 @@ class Heap:
                 return True
             if kind in (tuple, frozenset):
                 todo += value
+                continue
+            if foreign.is_of_transport(kind) or (foreign.is_class(value) and foreign.is_library_class(value)):
                 continue
             found = _content_if_any(value)
             self.tick(1 + len(found) // 50)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
@@ -70,10 +71,9 @@ def evaluated_beside(
     Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by then is
     not known, so no request found in the coroutines is certain.
     """
-    with beside(run, are_cancelled=not returns_errors) as companions:
+    with beside(run, are_cancelled=not returns_errors) as companions, _sharing_nothing(run) as changes:
         found, errors, stopped = list[Any](), list[Exception](), None
         before = after = run.gates
-        known_before = set(run.asks)
         around, mark = run.is_beside, run.mark
         last = mark
         for part in parts:
@@ -91,16 +91,31 @@ def evaluated_beside(
                 finally:
                     last = last if run.mark is mark else run.mark
                     run.is_beside, run.mark = around, last
+                    if len(parts) > 1:
+                        changes |= changed
             after |= run.gates
-            changed = {key: change for key, change in changed.items() if not run.stands_outside(change[0])}
-            if len(parts) > 1 and changed and run.can_reach(changed):
-                for key in run.asks.keys() - known_before:
-                    run.asks[key].is_possible = True
-                raise Barrier("coroutines that run beside each other change what they share")
     run.gates = after
     if stopped is not None:
         raise stopped
     return found, errors
+
+
+@contextlib.contextmanager
+def _sharing_nothing(run: Any) -> Iterator[dict[int, Any]]:
+    """Yield a dict for the changes made by coroutines that run beside each other inside the context.
+
+    Raises: Barrier, as the context ends, if the program can reach what was changed; no request found inside is certain.
+    """
+    changes: dict[int, Any] = {}
+    known_before = set(run.asks)
+    try:
+        yield changes
+    finally:
+        changed = {key: change for key, change in changes.items() if not run.stands_outside(change[0])}
+        if changed and run.can_reach(changed):
+            for key in run.asks.keys() - known_before:
+                run.asks[key].is_possible = True
+            raise Barrier("coroutines that run beside each other change what they share")
 
 
 def _is_among(pending: Pending, others: Sequence[Pending]) -> bool:

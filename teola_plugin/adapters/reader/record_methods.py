@@ -120,7 +120,9 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
         raise Barrier(f"it calls {name} of {describe(value)}")
     run.tick(20)
     if name in _DUMPS:
-        kwargs = _without_warnings(run, value, name, kwargs, is_checked=not missing)
+        kwargs = _without_warnings(
+            run, value, name, kwargs, is_checked=all(kind_of(held) != "number" for _, held in missing)
+        )
     made = _plain(found(value, *args, **kwargs))
     return {**made, **{field: held for field, held in missing if field in made}} if missing else made
 

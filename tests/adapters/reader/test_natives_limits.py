@@ -114,7 +114,7 @@ def test_a_known_function_with_another_code_is_not_known(monkeypatch: pytest.Mon
 
 
 EFFECTS = (
-    "open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "dir", "input", "breakpoint",
+    "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "dir", "input", "breakpoint",
     "setattr", "delattr",
 )  # fmt: skip
 
