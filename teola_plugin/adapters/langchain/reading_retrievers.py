@@ -33,6 +33,7 @@ from teola_plugin.adapters.langchain.reading_models import Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
 from teola_plugin.adapters.methods import are_installed
 from teola_plugin.adapters.reader import classes, foreign
+from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import is_own_method
@@ -211,7 +212,7 @@ def act(
         asked = [*args, *kwargs.values()]
         is_safe = is_search and type(asked[0]) is Unknown and asked[0].holds == "text" and _are_counts(asked[1:])
         found = unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=is_safe, more=frozenset([way.source]))
-        return _to_come(component, method, found)
+        return _to_come(run, component, method, found)
     bound = function or getattr(component, method)
     is_async = inspect.iscoroutinefunction(bound)
     spec = EngineSpec("python", component, type_name(type(component)), next(iter(providers), None))
@@ -237,8 +238,8 @@ def act(
     found = run.ask(request)
     if finds_own:
         found = _kept_as_found(run, found)
-    if type(found) is Unknown:
-        found = _to_come(component, method, found)
+    if type(found) is Unknown or foreign.is_kind_of(component, Embeddings):
+        found = _to_come(run, component, method, found)
     if is_search and not (is_json(asked[0]) and _are_counts(asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
     return found
@@ -252,8 +253,10 @@ _READ = ("page_content", "metadata", "id", "type")
 """Attributes of a document that may be read before it is there."""
 
 
-def _to_come(component: Any, method: str, found: Unknown) -> Unknown:
+def _to_come(run: Run, component: Any, method: str, found: Any) -> Any:
     """Return what is known of a search's result before the reply: each document is made for the search."""
+    if foreign.is_kind_of(component, Embeddings):
+        return embedded(run, component, found, are_several="documents" in method)
     is_of_store = foreign.is_kind_of(component, VectorStore)
     is_search = is_of_store or foreign.is_kind_of(component, BaseRetriever)
     if not is_search or _finds_own(component) or not are_published(Document, _READ):

@@ -53,6 +53,7 @@ from teola_plugin.adapters.llamaindex.reading_settings import as_set, places_set
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.methods import is_shared
 from teola_plugin.adapters.reader import classes, foreign
+from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
 from teola_plugin.adapters.reader.attributes import bound, set_attribute
 from teola_plugin.adapters.reader.calling import call
@@ -80,6 +81,10 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     BaseEvaluator: ("evaluate", "evaluate_response"),
 }  # fmt: skip
 """The methods of components that a program may call, each with a coroutine of the same name after an `a`."""
+
+
+_VECTORS = ("get_query_embedding", "get_text_embedding", "get_text_embedding_batch")
+"""The methods, and the ends of the names of their coroutines, that return vectors."""
 
 
 def class_of(component: Any) -> type:
@@ -159,6 +164,8 @@ class Parts:
             is_safe = may_begin and not judges and is_sure and not places
             found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
             _embed(run, bundle, found.sources)
+            if foreign.is_kind_of(component, BaseEmbedding) and not places and may_begin and method.endswith(_VECTORS):
+                return embedded(run, component, found, are_several=method.endswith("batch"))
             return _to_come(component, method, found, args, kwargs) if may_begin else found
         is_search = provider is not None and method.removeprefix("a") not in _OF_NODES
         if is_search and not all(type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]):
@@ -206,6 +213,8 @@ class Parts:
             set_attribute(run, bundle, "embedding", vector)
         if type(found) is not Unknown:
             _fix_shared(run, found, method)
+        if foreign.is_kind_of(component, BaseEmbedding) and not places and may_begin and method.endswith(_VECTORS):
+            return embedded(run, component, found, are_several=method.endswith("batch"))
         return _to_come(component, method, found, args, kwargs) if may_begin and type(found) is Unknown else found
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:

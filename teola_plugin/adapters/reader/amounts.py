@@ -41,6 +41,9 @@ COUNT = f"count{_USUAL_BITS}"
 PLACE = f"int{_USUAL_BITS}"
 """The kind of positions in texts, which may be -1."""
 
+ARRAY, ROW, SCALAR = "array", "row", "scalar"
+"""Kinds of arrays and numbers of numpy, and of embeddings; see arrays.py."""
+
 NUMBERS: frozenset[str | type] = frozenset([*_PARTS, float])
 
 
@@ -76,7 +79,21 @@ def parts_of(holds: Any) -> Parts | None:
 
 def is_atom(holds: Any) -> bool:
     """Whether values of the kind are texts or numbers, which have a hash and never change."""
-    return parts_of(holds) is not None or (type(holds) is str and holds == "text")
+    return parts_of(holds) is not None or (type(holds) is str and holds in ("text", SCALAR))
+
+
+def length_of(holds: Any) -> str | None:
+    """Return the length in the kind of an embedding, or of a one-dimensional array; None for another kind."""
+    if type(holds) is not str or not holds.startswith((f"{ROW}:", f"{ARRAY}:")):
+        return None
+    return holds.partition(":")[2]
+
+
+def item_of(holds: Any) -> str | type | None:
+    """Return the kind of the items of an embedding or an array; None for another kind."""
+    if length_of(holds) is None:
+        return ARRAY if type(holds) is str and holds == ARRAY else None
+    return float if holds.startswith(ROW) else SCALAR
 
 
 def parts_of_value(value: Any) -> Parts | None:
@@ -100,12 +117,20 @@ def either(one: str | type, two: str | type) -> str | type:
         return one
     first, second = parts_of(one), parts_of(two)
     if first is None or second is None:
-        return "any"
+        return _either_array(one, two)
     if any(each[0] in ("real", "mixed") for each in (first, second)) and not any(map(_is_large, (first, second))):
         return number_holds(*first) if first == second else float if first[0] == second[0] == "real" else "mixed"
     if first[1] is None or second[1] is None or (first[1] != second[1] and "bool" not in (one, two)):
         return number_holds(_together(first, second), None)
     return number_holds(_together(first, second), max(first[1], second[1]))
+
+
+def _either_array(one: str | type, two: str | type) -> str | type:
+    """Return the kind of a value of one of two kinds, not both of which are of numbers."""
+    names = [each if type(each) is str else "real" if each is float else "" for each in (one, two)]
+    if SCALAR in names and any(each.startswith("real") for each in names):
+        return float
+    return ARRAY if all(each.startswith((ARRAY, SCALAR)) for each in names) else "any"
 
 
 def any_of(kinds: Iterable[str | type]) -> str | type | None:
@@ -119,6 +144,12 @@ def any_of(kinds: Iterable[str | type]) -> str | type | None:
 def _is_large(parts: Parts) -> bool:
     """Whether the number may be a whole number that is too large for a float."""
     return parts[1] is None and parts[0] not in ("real", "mixed")
+
+
+def is_large(value: Any) -> bool:
+    """Whether a number may be a whole number that numpy refuses to compare with a float."""
+    parts = parts_of_value(value)
+    return parts is not None and _is_large(parts)
 
 
 def _together(one: Parts, two: Parts) -> str:

@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 from teola_plugin.adapters.reader import (
+    arrays,
     foreign,
     methods,
     natives_files,
@@ -245,6 +246,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
     kind = type(held)
     if kind is types.ModuleType:
         return _module_attribute(run, held, name)
+    if arrays.is_array(value):
+        return _array_attribute(run, value, name)
     found = run.asker.attribute(run, value, name)
     if found is not NOT_MINE:
         return found
@@ -274,6 +277,14 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
     if facts.kind not in ("object", "component", "record"):
         raise Barrier(f"it uses {name} of {describe(value)}")
     return _object_attribute(run, value, name, facts)
+
+
+def _array_attribute(run: Any, value: Opaque, name: str) -> Any:
+    if arrays.has_method(name):
+        return Callee(lambda inner, args, kwargs: arrays.method(inner, value, name, args, kwargs), name)
+    if (found := arrays.field(run, value, name)) is None:
+        raise Barrier(f"it uses {name} of an array")
+    return found
 
 
 def _environment(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,6 +29,7 @@ from teola_plugin.adapters.reader.asking import Round
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
+    ARRAYS,
     CHANGED,
     GENERAL,
     NO_SOURCES,
@@ -282,7 +283,7 @@ class Heap:
         `sources`: the values on which the error depends (none: on anything).
         """
         self.raised += 1
-        self.gates |= sources or _ANYTHING
+        self.gates |= (sources - ARRAYS) or _ANYTHING
         for beginning in self._beginnings:
             beginning.errors.add(error)
             self._note_moment(beginning)
@@ -453,6 +454,8 @@ class Heap:
         return [] if each is None or each.lists is None else [each.lists.one]
 
     def _each_of_unknown(self, value: Unknown) -> Each | None:
+        if (item := amounts.item_of(value.holds)) is not None:
+            return Each(item, value.sources or ANYWHERE)
         if not value.over:
             holds = {"texts": "text", "list": "any"}.get(str(value.holds))
             return None if holds is None else Each(holds, value.sources or ANYWHERE)
@@ -1028,6 +1031,7 @@ class Heap:
         holds = "list" if {held_one, held_two} == {"texts", "list"} else amounts.either(held_one, held_two)
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
         found.is_true = self.is_true(one) and self._is_true(two, self._other_true)
+        found.of = max(ends) if None not in (ends := (end_of(one), end_of(two))) else None
         if holds in ("texts", "list"):
             found.is_shared = True
             for each in (one, two):
@@ -1280,6 +1284,13 @@ def may_call(value: Any) -> bool:
     if type(value) is Unknown and len(value.over) > 1:
         return value.over[0] in (MAPPED, FILTERED, EITHER) or any(map(may_call, value.over[1:]))
     return type(value) is Lazy
+
+
+def end_of(value: Any) -> int | None:
+    """Return a number that an index, known or unknown, is below; None for another value."""
+    if type(value) is Unknown:
+        return value.of if type(value.of) is int else None
+    return value + 1 if type(value) is int and value >= 0 else None
 
 
 def of_lists(value: Any) -> list[Any] | None:

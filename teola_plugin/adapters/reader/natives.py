@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from teola_plugin.adapters.reader import (
+    arrays,
     foreign,
     methods,
     natives_async,
@@ -28,6 +29,8 @@ def native_of(obj: Any) -> Handler | None:
     """Return the handler for calls of the object; None if unknown."""
     handler = registered(obj)
     if handler is not None:
+        return handler
+    if (handler := arrays.native_of(obj)) is not None:
         return handler
     kind = type(obj)
     if kind is types.BuiltinMethodType:

@@ -12,6 +12,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import (
     amounts,
+    arrays,
     bounds,
     classes,
     foreign,
@@ -210,8 +211,10 @@ def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and arrays.is_array(args[0]):
+        return arrays.length(run, args[0])
     if len(args) == 1 and not kwargs and is_unknown(run, args[0]):
-        is_safe = type(args[0]) is not Unknown or kind_of(args[0]) in ("text", "texts", "list")
+        is_safe = type(args[0]) is not Unknown or is_text(args[0]) or is_sequence(args[0])
         made = run.unknown(args[0], holds=amounts.COUNT, is_safe=is_safe)
         made.is_true, made.of = run.is_true(args[0]), run.shown(args[0], True)
         return made
@@ -270,7 +273,8 @@ def _quantifier(stops_at: bool) -> Handler:
         if len(args) != 1 or kwargs:
             raise TypeError("it takes exactly one argument")
         if run.is_unknown(args[0]) and is_collection(args[0]):
-            return run.unknown(args[0], run.items_of(args[0]), holds="bool", is_safe=True)
+            items = run.items_of(args[0])
+            return run.unknown(args[0], items, holds="bool", is_safe=not any(map(arrays.may_be_array, items)))
         unknown = []
         for each in walked(run, args[0]):
             run.tick()
@@ -321,6 +325,8 @@ def _chooses(function: Callable[..., Any], *, none_is_truth: bool = False) -> Ha
 
 def _number(function: Callable[..., Any]) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if args and arrays.is_array(args[0]):
+            return arrays.number(run, function, args, kwargs)
         if args and kind_of(args[0]) not in ("", "any"):
             run.require_known(*args[1:], *kwargs.values())
             is_alone = len(args) == 1 and not kwargs

@@ -12,9 +12,19 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, bounds, foreign, hints, natives_files, taking, texts, unknowns
+from teola_plugin.adapters.reader import (
+    amounts,
+    arrays,
+    bounds,
+    foreign,
+    hints,
+    natives_files,
+    taking,
+    texts,
+    unknowns,
+)
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.heap import MAPPINGS, Each, changed_by, of_lists
+from teola_plugin.adapters.reader.heap import MAPPINGS, Each, changed_by, end_of, of_lists
 from teola_plugin.adapters.reader.table import (
     VIEWS,
     is_key,
@@ -32,6 +42,7 @@ from teola_plugin.adapters.reader.table import (
 )
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
+    ARRAYS,
     STALE,
     Barrier,
     Lazy,
@@ -94,6 +105,8 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
 def _combined(run: Any, name: str, a: Any, b: Any) -> Any:
     if name == "/" and (path := natives_files.joined(a, b)) is not None:
         return path
+    if arrays.is_array(a) or arrays.is_array(b):
+        return arrays.binary(run, name, a, b)
     if name == "|":
         found = run.asker.combine(run, a, b)
         if found is not NOT_MINE:
@@ -132,6 +145,8 @@ def _bound(run: Any, name: str, a: Any, b: Any) -> None:
 
 def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
     """Return results that cannot raise: of texts, lists, nearby times and numbers small enough for a float."""
+    if arrays.is_array(a) or (arrays.is_array(b) and type(a) is not str):
+        return arrays.binary(run, name, a, b)
     if name == "+" and is_text(a) and is_text(b):
         text: Unknown = run.unknown(a, b, holds="text", is_safe=True)
         text.is_true = run.is_true(a) or run.is_true(b)
@@ -197,6 +212,8 @@ def unary(run: Any, name: str, value: Any) -> Any:
     """Return the result of `-value`, `+value`, `~value`, `not value`."""
     if name == "not":
         return not truth(run, value)
+    if arrays.is_array(value):
+        return arrays.unary(run, name, value)
     if name in ("-", "+") and unknown_number(value):
         return run.unknown(value, holds=amounts.negated(value.holds), is_safe=True)
     known(run, value)
@@ -213,7 +230,7 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
         return a
     if type(a) is Unknown:
         run.forget_truth(a)
-    if may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS:
+    if arrays.is_changed(a) or (may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS):
         raise Barrier("it changes a value that is not known yet")
     if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
         a.holds = "any"
@@ -285,6 +302,8 @@ def compare(run: Any, name: str, a: Any, b: Any) -> Any:
         return _identity(run, name == "is", a, b)
     if name in ("in", "not in"):
         return _membership(run, name == "in", a, b)
+    if arrays.is_array(a) or arrays.is_array(b):
+        return arrays.compare(run, name, a, b)
     if type(a) is Unknown or type(b) is Unknown:
         return _unknown_comparison(run, name, a, b)
     if name in ("==", "!="):
@@ -332,6 +351,8 @@ def _defines(kind: type, *names: str) -> bool:
 def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
     if a is b and name in ("==", "!=") and kind_of(a) in ("text", "texts", "bool"):
         return name == "=="
+    if arrays.is_numeric(a) or arrays.is_numeric(b):
+        return arrays.compare(run, name, a, b)
     if name in ("==", "!="):
         return run.unknown(a, b, holds="bool", is_safe=True)
     _note_refused(run, _PLAIN[name], a, b)
@@ -386,7 +407,9 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         return a in b
     if is_unknown(run, b):
         is_hashable = is_key(a)
-        is_safe = kind in (list, deque) or (kind in (set, *MAPPINGS) and is_hashable)
+        is_safe = (kind in (list, deque) and not _may_compare_arrays(run, a, b)) or (
+            kind in (set, *MAPPINGS) and is_hashable
+        )
         found = run.unknown(a, b, holds="bool", is_safe=is_safe)
         found.of = run.shown(b, is_in, a) if kind in MAPPINGS and is_hashable else None
         return found
@@ -400,6 +423,11 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     return (a in b) is is_in
 
 
+def _may_compare_arrays(run: Any, *values: Any) -> bool:
+    """Whether values may be arrays of numpy, or hold some: a comparison may be an array, which has no truth."""
+    return not ARRAYS.isdisjoint(run.sources(*values))
+
+
 def _listed(run: Any, is_in: bool, a: Any, elements: Any) -> Any:
     unsure: list[Any] = []
     for each in elements:
@@ -409,7 +437,8 @@ def _listed(run: Any, is_in: bool, a: Any, elements: Any) -> Any:
             unsure.append(found)
         elif found:
             return is_in  # whatever the elements before
-    return run.unknown(*unsure, holds="bool", is_safe=True) if unsure else not is_in
+    is_safe = not any(map(arrays.may_be_array, unsure))
+    return run.unknown(*unsure, holds="bool", is_safe=is_safe) if unsure else not is_in
 
 
 def _found(run: Any, a: Any, elements: Any) -> bool:
@@ -426,7 +455,7 @@ def _unknown_membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if kind in (list, tuple, deque) or kind in VIEWS:
         if any(each is a for each in b):
             return is_in
-        return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=True)
+        return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=not _may_compare_arrays(run, a, b))
     if kind is str:
         return run.unknown(a, holds="bool", is_safe=kind_of(a) == "text")
     if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and is_key(a):
@@ -446,6 +475,7 @@ def truth(run: Any, value: Any) -> bool:
     if kind is Unknown or is_unknown(run, value):
         if run.is_true(value):
             return True
+        arrays.truth(run, value)
         raise Undecided
     return bool(value)
 
@@ -453,6 +483,8 @@ def truth(run: Any, value: Any) -> bool:
 def _opaque_truth(value: Opaque) -> bool:
     """Whether an object counts as true: always in classes with neither `__bool__` nor `__len__`."""
     held = value.held
+    if (number := arrays.held_truth(value)) is not None:
+        return number
     if isinstance_of(held, Opaque) or type(held) is type or not _defines(type(held), "__bool__", "__len__"):
         return True
     return bool(value)
@@ -469,6 +501,8 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             return items[at]
         run.raises(run.sources(held), error=KeyError)
         return items[at].value
+    if arrays.is_array(held):
+        return arrays.item(run, held, at)
     if kind is Unknown:
         if kind_of(held) in ("text", "texts", "list") and type(at) is slice and _whole_numbers(at):
             return Unknown(held.holds, run.sources(held, at), over=held.over)
@@ -502,7 +536,9 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         return _item_of_dict(run, held, at, each)
     if type(at) is Unknown:
         are_texts = kind in (list, tuple, dict) and _all_texts(held)
-        return run.unknown(at, holds="text" if kind is str else _of_texts(at) if are_texts else "any")
+        end = end_of(at) if kind in (list, tuple, str) else None
+        is_there = end is not None and end <= len(held)
+        return run.unknown(at, holds="text" if kind is str else _of_texts(at) if are_texts else "any", is_safe=is_there)
     run.require_known(at)
     if kind is defaultdict and at not in held:
         run.touch(held)

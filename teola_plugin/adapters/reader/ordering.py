@@ -13,14 +13,13 @@ from teola_plugin.adapters.reader.heap import MAPPED
 from teola_plugin.adapters.reader.table import (
     collected,
     is_collection,
-    is_text,
     known,
     require_no_decimals,
     unknown_number,
     whole,
 )
 from teola_plugin.adapters.reader.taking import Check, compared, is_number, summed
-from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
+from teola_plugin.adapters.reader.values import ARRAYS, Arguments, Handler, Lazy, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
@@ -34,6 +33,10 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     if len(elements) < 2:
         list[Any]().sort(reverse=kwargs.get("reverse", False))  # for CPython's errors
         return elements[:]
+    if any(type(each) is Unknown for each in keys) and all(map(_is_fixed, elements)) and _are_comparable(keys):
+        return [functools.reduce(lambda one, two: run.joined(one, two, run.sources(keys) - ARRAYS), elements)] * len(
+            elements
+        )
     run.require_known(*[each for each in keys if type(each) is not _COMPARED])
     require_no_decimals(*keys)
     order = sorted(range(len(elements)), key=keys.__getitem__, reverse=kwargs.get("reverse", False))
@@ -64,6 +67,13 @@ def _are_comparable(keys: Sequence[Any]) -> bool:
     if all(type(each) is tuple and len(each) == len(keys[0]) for each in keys):
         return all(map(_are_comparable, zip(*keys, strict=True)))
     return amounts.is_atom(amounts.any_of(map(amounts.holds_of, keys)))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value is a text, a number or a tuple of these, which never changes."""
+    if type(value) is tuple:
+        return all(map(_is_fixed, value))
+    return amounts.is_atom(amounts.holds_of(value))
 
 
 def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -142,7 +152,7 @@ def _best(run: Any, elements: list[Any], keys: list[Any], by: Any, is_better: An
         elif not unsure and is_better(key, best):
             found, best = each, key
     if unsure and len(elements) > 1:
-        is_safe = all(map(is_number, keys)) or all(map(is_text, keys))
+        is_safe = _are_comparable(keys)
         holds = amounts.any_of(map(amounts.holds_of, elements))
         made = run.unknown(*unsure, holds=holds if amounts.is_atom(holds) else "any", is_safe=is_safe)
         are_numbers = is_better is operator.gt and by is None and all(map(is_number, elements))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from teola_plugin.adapters.reader import alone, classes, foreign
+from teola_plugin.adapters.reader import alone, arrays, classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
@@ -29,6 +29,7 @@ from teola_plugin.adapters.reader.outer import held_at, outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     CHANGED,
+    COMPUTED,
     NO_SOURCES,
     TIMED,
     Barrier,
@@ -104,6 +105,10 @@ class Given:
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
         self.notes: Notes | None = None
         self.alone = 0
+        self.is_quiet = arrays.is_quiet()
+        """Whether numpy raises for no number, in the thread of the framework's run."""
+        self.lengths: dict[str, str] = {}
+        """The lengths of vectors, by the names of the embedding models; see arrays.py."""
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
         self.settings: dict[int, tuple[Any, Hashable]] = {}
@@ -277,6 +282,10 @@ class Run(Heap):
         self._had_escaped = given.escaped
         self._begin_changes()
         self._made_exceptions: dict[int, BaseException] = {}
+        self._given_all = given
+        self.lengths = given.lengths
+        self.computed = 0
+        self.warns: bool | None = None
 
     # --- limits ------------------------------------------------------------------------------------------------------
 
@@ -814,7 +823,16 @@ class Run(Heap):
 
     def uses(self, sources: frozenset[Hashable]) -> None:
         """See `Heap`."""
-        self.changes.is_needed = self.changes.is_needed or not CHANGED.isdisjoint(sources)
+        self.changes.is_needed = self.changes.is_needed or not (CHANGED | COMPUTED).isdisjoint(sources)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether numpy raises for no number, where the framework's run was when its variables were copied last."""
+        return (self._given_all if self.behind is None else self.behind.outside).is_quiet  # type: ignore[no-any-return]
+
+    def note_computed(self) -> None:
+        """Note that the statement computes a value that is known once the framework's run has come past."""
+        self.computed += 1
 
     def made_exception(self, error: BaseException) -> BaseException:
         """Note an exception made by the program with arguments of the program. Returns the exception."""

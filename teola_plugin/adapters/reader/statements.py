@@ -30,6 +30,8 @@ from teola_plugin.adapters.reader.scopes import Evaluate, Store
 from teola_plugin.adapters.reader.table import is_collection
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
+COMPUTES = "it computes with numpy"
+
 
 class Statements(Expressions):
     """Compiles the statements of one scope."""
@@ -54,7 +56,7 @@ class Statements(Expressions):
             level = run.levels[-1]
             for part, place in parts:
                 level.place = place
-                changes, used = run.changes.number, run.used
+                changes, computed, used = run.changes.number, run.computed, run.used
                 try:
                     ended = part(frame)
                 except Barrier as e:
@@ -64,8 +66,13 @@ class Statements(Expressions):
                     continue
                 except RecursionError as e:
                     raise _too_deep(f"{filename}:{place.start}") from e
-                if run.changes.number > changes and ended is None and run.used == used:
-                    goes_on(run, frame, place, Barrier(run.changes.what), run.after)
+                except Stalled:
+                    if run.computed == computed or not goes_on(run, frame, place, Barrier(COMPUTES), run.after):
+                        raise
+                    continue
+                is_later = run.changes.number > changes or run.computed > computed
+                if is_later and ended is None and run.used == used:
+                    goes_on(run, frame, place, Barrier(run.changes.what or COMPUTES), run.after)
                 if ended is not None:
                     return ended
             return None

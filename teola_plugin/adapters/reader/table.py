@@ -120,7 +120,9 @@ def kind_of(value: Any) -> str:
 
 def may_be_shared(value: Any) -> bool:
     """Whether the program may know an unknown value by another name, so that changes of the value are not read."""
-    return kind_of(value) in ("any", "list") or (type(value) is Unknown and value.is_shared)
+    if type(value) is not Unknown:
+        return False
+    return value.is_shared or kind_of(value) in ("any", "list") or amounts.item_of(value.holds) is not None
 
 
 def known(run: Any, *values: Any) -> None:
@@ -311,7 +313,7 @@ def require_no_wait(run: Any, seconds: Any) -> None:
 
 def is_sequence(value: Any) -> bool:
     """Whether iterating the value cannot raise, even if its elements are unknown."""
-    if type(value) is Unknown and value.over:
+    if type(value) is Unknown and (value.over or amounts.length_of(value.holds) is not None):
         return True
     return type(value) in (list, tuple) or kind_of(value) in ("text", "texts", "list")
 

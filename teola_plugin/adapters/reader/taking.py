@@ -78,14 +78,18 @@ def summed(run: Any, start: Any = 0) -> Check:
     return check
 
 
+_COMPARABLE = ({"number", "large number"}, {"number", amounts.SCALAR}, {"text"})
+
+
 def compared(run: Any) -> Check:
     """Return a check of elements that are compared with the elements before."""
     kinds: set[str] = set()
 
     def check(run: Any, value: Any) -> None:
         kind = "number" if is_number(value) else "text" if type(value) is str else kind_of(value)
+        kind = "large number" if kind == "number" and amounts.is_large(value) else kind
         kinds.add(kind)
-        if len(kinds) > 1 or kind not in ("number", "text"):
+        if not any(kinds <= each for each in _COMPARABLE):
             may_raise(run, value)
 
     return check

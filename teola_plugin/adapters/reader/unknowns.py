@@ -8,7 +8,7 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, days, foreign, graphs, ordering, regexes, texts
+from teola_plugin.adapters.reader import amounts, arrays, days, foreign, graphs, ordering, regexes, texts
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
@@ -59,6 +59,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         if type(own) is not types.FunctionType:
             raise Stalled(f"it is not known what {name} does")
         return call(run, run.load(own), (value, *args), kwargs)
+    if arrays.is_array(value):
+        return arrays.method(run, value, name, args, kwargs)
     if (found := run.got(value, name, args, kwargs)) is not None:
         return found[0]
     if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
@@ -108,6 +110,8 @@ _TYPES: dict[str, type] = {"text": str, "texts": list, "list": list, "bool": boo
 def surely_has(run: Any, value: Unknown, name: str) -> bool:
     """Whether reading the attribute cannot raise."""
     kind = kind_of(value)
+    if arrays.is_array(value):
+        return arrays.has_method(name)
     if kind == "match":
         return run.is_true(value) and hasattr(re.Match, name)
     if kind in texts.SAMPLES:
@@ -146,6 +150,8 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
 def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     """Return `value.name`, without a call."""
     holds = value.holds
+    if arrays.is_array(value) and (of_array := arrays.field(run, value, name)) is not None:
+        return of_array
     if isinstance(holds, str):
         if (field := _FIELDS.get(holds, {}).get(name)) is not None:
             return _field(run.sources(value), field)

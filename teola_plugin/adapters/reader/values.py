@@ -94,6 +94,12 @@ TIMED: frozenset[Hashable] = frozenset(["timed"])
 CHANGED: frozenset[Hashable] = frozenset(["changed"])
 """The sources of values from before a change of the program's; see changes.py."""
 
+COMPUTED: frozenset[Hashable] = frozenset(["computed"])
+"""The sources of values that numpy computes of known values; see arrays.py."""
+
+ARRAYS: frozenset[Hashable] = frozenset(["arrays"])
+"""Among the sources of values that may be arrays of numpy, or hold some: the truth of an array may raise."""
+
 NO_SOURCES: frozenset[Hashable] = frozenset()
 
 _SPECIAL = """
@@ -120,13 +126,14 @@ class Unknown:
     `holds` is "any", "text", "texts" (a list of texts), "list", "bool", a kind of numbers (see amounts.py),
     "message" (an AI message of a model), "document" (of LangChain), "found node", "text node", "response" and
     "judgement" (of LlamaIndex), "reply" (of a web page), "vector" (or None), "match" (of a regular expression, or
-    None), or the class of the object.
+    None), a kind of numpy's or an embedding (see arrays.py), or the class of the object.
 
     `sources`: the origins of the value (components that were asked), which alone decide whether an operation on the
     value raises. `items`: the items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a
     list that the program may also know by another name. `is_dict`: certainly a dict, with items that are not known.
     `is_true`: certainly counts as true. `of`: of a flag or a number, what it shows of another value (see
-    `heap.Heap.shown`); of a match, the pattern; of the present time, its zone; of a caught error, BaseException.
+    `heap.Heap.shown`), or the number that an index is below; of a match, the pattern; of the present time, its zone; of
+    a caught error, BaseException.
     `over`: of an iterator, a list or a view, how the items are made, and of what; or the kind of each item; see
     `heap.Heap.item_of`.
     """
