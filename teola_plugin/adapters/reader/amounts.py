@@ -41,7 +41,7 @@ COUNT = f"count{_USUAL_BITS}"
 PLACE = f"int{_USUAL_BITS}"
 """The kind of positions in texts, which may be -1."""
 
-ARRAY, ROW, SCALAR = "array", "row", "scalar"
+ARRAY, FLAG, ROW, SCALAR = "array", "flag", "row", "scalar"
 """Kinds of arrays and numbers of numpy, and of embeddings; see arrays.py."""
 
 NUMBERS: frozenset[str | type] = frozenset([*_PARTS, float])
@@ -130,7 +130,9 @@ def _either_array(one: str | type, two: str | type) -> str | type:
     names = [each if type(each) is str else "real" if each is float else "" for each in (one, two)]
     if SCALAR in names and any(each.startswith("real") for each in names):
         return float
-    return ARRAY if all(each.startswith((ARRAY, SCALAR)) for each in names) else "any"
+    if FLAG in names and "bool" in names:
+        return FLAG
+    return ARRAY if all(each.startswith((ARRAY, FLAG, SCALAR)) for each in names) else "any"
 
 
 def any_of(kinds: Iterable[str | type]) -> str | type | None:

@@ -6,6 +6,7 @@ a decision on such a value is read on behind as soon as the framework's run has 
     row:5, row:m7      a list of floats of this length, or of the length of an embedding model's vectors
     array:5, array:m7  a one-dimensional array of floats
     scalar             a number of numpy, float32 or float64
+    flag               a truth value, of numpy or of Python
     array              any array or number of numpy; whatever uses the value may raise
 
 Functions are known by identity, operands by exact type: subclasses and arrays of objects may run user code.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import amounts, outlets
-from teola_plugin.adapters.reader.amounts import ARRAY, ROW, SCALAR, length_of, parts_of_value
+from teola_plugin.adapters.reader.amounts import ARRAY, FLAG, ROW, SCALAR, length_of, parts_of_value
 from teola_plugin.adapters.reader.foreign import words
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -106,12 +107,14 @@ def _is_number_class(cls: Any) -> bool:
 def embedded(run: Any, model: Any, found: Any, *, are_several: bool = False) -> Any:
     """Return what is known of the vector that an embedding model returns, or of a list of vectors.
 
-    All vectors of a model are lists of floats of one length.
+    All vectors of a model are lists of floats of one length, and not empty.
     """
     name = f"m{id(model)}"
     if type(found) is Unknown:
         kind = f"{ROW}:{run.lengths.get(name, name)}"
-        return Unknown("list", found.sources, over=(kind,)) if are_several else Unknown(kind, found.sources)
+        made = Unknown("list", found.sources, over=(kind,)) if are_several else Unknown(kind, found.sources)
+        made.is_true = not are_several
+        return made
     one = found[0] if are_several and type(found) is list and found else found
     if type(one) is list and one and all(type(each) is float for each in one):
         run.lengths[name] = str(len(one))
@@ -121,15 +124,22 @@ def embedded(run: Any, model: Any, found: Any, *, are_several: bool = False) -> 
 def is_array(value: Any) -> bool:
     """Whether a value is an array or number of numpy, known or unknown."""
     if type(value) is Unknown:
-        return type(value.holds) is str and value.holds.startswith((ARRAY, SCALAR))
+        return type(value.holds) is str and value.holds.startswith((ARRAY, FLAG, SCALAR))
     return _is_held(value)
+
+
+def class_of(holds: str) -> Any:
+    """Return the class of an embedding, or of a one-dimensional array; None for another kind."""
+    if length_of(holds) is None:
+        return None
+    return list if holds.startswith(ROW) else _numpy().get("ndarray")
 
 
 def may_be_array(value: Any) -> bool:
     """Whether an unknown value may be an array, whose truth and comparisons may raise."""
     if type(value) is not Unknown or ARRAYS.isdisjoint(value.sources):
         return False
-    return value.holds not in ("text", "texts", "list", SCALAR) and amounts.parts_of(value.holds) is None
+    return value.holds not in ("text", "texts", "list", FLAG, SCALAR) and amounts.parts_of(value.holds) is None
 
 
 def is_changed(value: Any) -> bool:
@@ -159,7 +169,7 @@ def _form(run: Any, value: Any, depth: int = 0) -> Form | None:
             return SCALAR, ""
         if (length := length_of(holds)) is not None:
             return holds.partition(":")[0], run.lengths.get(length, length)
-        if holds == ARRAY:
+        if holds in (ARRAY, FLAG):
             return _OTHER
         return _of_number(value) or _of_items(run, value)
     if kind in (int, float, bool):
@@ -282,8 +292,9 @@ def _is_of_module(function: types.FunctionType, root: str) -> bool:
 
 def _is_similarity(function: types.FunctionType) -> bool:
     inner = function.__dict__.get("__wrapped__")
-    is_both = type(inner) is types.FunctionType and inner.__name__ == function.__name__ == "cosine_similarity"
-    return is_both and _is_of_module(function, "sklearn") and _is_of_module(inner, "sklearn")
+    if type(inner) is not types.FunctionType or not inner.__name__ == function.__name__ == "cosine_similarity":
+        return False
+    return _is_of_module(function, "sklearn") and _is_of_module(inner, "sklearn")
 
 
 def _calls(name: str) -> Handler:
@@ -306,7 +317,7 @@ def _call(run: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _certain(name: str, forms: list[Form | None], args: Arguments, kwargs: dict[str, Any]) -> str | None:
     """Return the kind of a result that is certain not to raise; else None."""
     if name in _COPIES and len(args) == 2 and not kwargs:
-        args, forms, kwargs = args[:1], forms[:1], {"dtype": args[1]}
+        kwargs, args, forms = {"dtype": args[1]}, args[:1], forms[:1]
     shapes = [form[0] if form is not None else "" for form in forms]
     if name in _COPIES and len(args) == 1 and all(key == "dtype" and _is_float(kwargs[key]) for key in kwargs):
         return f"{ARRAY}:{forms[0][1]}" if shapes[0] in (ROW, ARRAY) and forms[0] and forms[0][1] else None
@@ -321,7 +332,7 @@ def _certain(name: str, forms: list[Form | None], args: Arguments, kwargs: dict[
         return SCALAR if _are_alike(forms[0], forms[1]) else None
     are_numbers = bool(args) and all(shape in (SCALAR, "number") for shape in shapes)
     if name in _FLAGS:
-        return "any" if are_numbers and len(args) == 1 else None
+        return FLAG if are_numbers and len(args) == 1 else None
     if name in _OF_NUMBERS:
         is_real = SCALAR in shapes or any(type(each) is float for each in args)
         return SCALAR if are_numbers and is_real and len(args) == _OF_NUMBERS[name] else None
@@ -356,6 +367,13 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
     return _made(run, holds or ARRAY, a, b, is_safe=holds is not None)
 
 
+def summed(run: Any, *values: Any) -> Unknown:
+    """Return the sum of values, some of which are numbers of numpy."""
+    forms = [_form(run, each) for each in values]
+    is_safe = all(form is not None and form[0] in (SCALAR, "number") for form in forms)
+    return _made(run, SCALAR if is_safe else "any", *values, is_safe=is_safe)
+
+
 def _is_scaled(one: Form, two: Form) -> bool:
     for array, number in ((one, two), (two, one)):
         if array[0] == ARRAY and array[1] and number[0] in (SCALAR, "number"):
@@ -383,9 +401,11 @@ def compare(run: Any, name: str, a: Any, b: Any) -> Any:
     one, two = _form(run, a), _form(run, b)
     if one is not None and two is not None and {one[0], two[0]} <= {SCALAR, "number"}:
         found = _computed(_OPERATORS[name], a, b)
-        return _made(run, "any", a, b, is_safe=True) if found is None else found
+        return _made(run, FLAG, a, b, is_safe=True) if found is None else found
     if not (is_array(a) or is_array(b)):
-        return run.unknown(a, b)
+        kinds = [parts_of_value(each) for each in (a, b)]
+        is_safe = None not in kinds and not any(map(amounts.is_large, (a, b)))
+        return run.unknown(a, b, holds=FLAG if is_safe else "any", is_safe=is_safe)
     plain = (str, type(None), Unknown)
     if any(form is None and type(each) not in plain for form, each in ((one, a), (two, b))):
         raise Barrier("it compares an array with what is no number")

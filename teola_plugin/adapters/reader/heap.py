@@ -31,6 +31,7 @@ from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     ARRAYS,
     CHANGED,
+    COMPUTED,
     GENERAL,
     NO_SOURCES,
     Barrier,
@@ -284,6 +285,8 @@ class Heap:
         """
         self.raised += 1
         self.gates |= (sources - ARRAYS) or _ANYTHING
+        if not COMPUTED.isdisjoint(sources):
+            self.uses(COMPUTED)
         for beginning in self._beginnings:
             beginning.errors.add(error)
             self._note_moment(beginning)
@@ -721,6 +724,7 @@ class Heap:
 
         `why`: the sources of the decision between the arms. `on`: a value that decides, and its truth in the first arm.
         """
+        why -= ARRAYS  # what is decided by a number is no array
         outer, self._why = self._why, self._why | why
         self.uses(why)
         try:
@@ -1010,7 +1014,7 @@ class Heap:
         """Return a value that stands for either value; see `fork`."""
         if one is two:
             return one
-        kind = type(one)
+        kind, why = type(one), why - ARRAYS
         if kind is type(two):
             if kind in ATOMS and one == two:
                 return one
@@ -1031,7 +1035,8 @@ class Heap:
         holds = "list" if {held_one, held_two} == {"texts", "list"} else amounts.either(held_one, held_two)
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
         found.is_true = self.is_true(one) and self._is_true(two, self._other_true)
-        found.of = max(ends) if None not in (ends := (end_of(one), end_of(two))) else None
+        ends = [end for each in (one, two) if (end := end_of(each)) is not None]
+        found.of = max(ends) if len(ends) == 2 else None
         if holds in ("texts", "list"):
             found.is_shared = True
             for each in (one, two):

@@ -14,7 +14,7 @@ import types
 import typing
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import arrays, foreign
 from teola_plugin.adapters.reader.facts import text_accessor
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_subtype, mro_of, namespace_of
 from teola_plugin.adapters.reader.values import (
@@ -205,8 +205,8 @@ def _holds(run: Any, holds: Any, of: type) -> bool | None:
     """Whether values of the kind `holds` are instances of a class; None if unknown."""
     if type(of) in foreign.TYPED_DICT_METAS:
         raise TypeError("TypedDict does not support instance and class checks")
-    if type(holds) is str and holds in _HELD:
-        return _is_subclass(run, _HELD[holds], of, 0)
+    if type(holds) is str and (held := _HELD.get(holds) or arrays.class_of(holds)) is not None:
+        return _is_subclass(run, held, of, 0)
     if holds == "message" and type(holds) is str:
         module = sys.modules.get("langchain_core.messages.ai")
         holds = None if module is None else module.__dict__.get("AIMessage")

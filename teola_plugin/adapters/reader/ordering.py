@@ -7,12 +7,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts
+from teola_plugin.adapters.reader import amounts, arrays
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.heap import MAPPED
 from teola_plugin.adapters.reader.table import (
     collected,
     is_collection,
+    kind_of,
     known,
     require_no_decimals,
     unknown_number,
@@ -194,6 +195,8 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     run.tick(1 + len(elements) // 10)
     numbers = all(type(each) in (int, bool, float) or unknown_number(each) for each in (*elements, start))
     unsure = [each for each in (*elements, start) if unknown_number(each)]
+    if any(kind_of(each) == amounts.SCALAR for each in elements):
+        return arrays.summed(run, *elements, start)
     if numbers and unsure:
         return run.unknown(*unsure, **_added(start, elements))
     if type(start) in (list, tuple) and all(type(each) is type(start) for each in elements):

@@ -828,7 +828,7 @@ class Run(Heap):
     @property
     def is_quiet(self) -> bool:
         """Whether numpy raises for no number, where the framework's run was when its variables were copied last."""
-        return (self._given_all if self.behind is None else self.behind.outside).is_quiet  # type: ignore[no-any-return]
+        return (self._given_all if self.behind is None else self.behind.outside).is_quiet
 
     def note_computed(self) -> None:
         """Note that the statement computes a value that is known once the framework's run has come past."""

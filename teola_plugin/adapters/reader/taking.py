@@ -45,7 +45,7 @@ def paired(run: Any, value: Any) -> None:
 
 def number(run: Any, value: Any) -> None:
     """Check a summand of numbers."""
-    if not is_number(value):
+    if not is_number(value) and kind_of(value) != amounts.SCALAR:
         may_raise(run, value)
 
 

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teola_plugin.adapters.reader import amounts
+from teola_plugin.adapters.reader import amounts, stacks
 from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.run import Answer, Given, Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, Unknown
+from tests.adapters.reader import resumed
+from tests.adapters.reader.fuzzing import Worldly
+from tests.adapters.reader.resumed import SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.world import Model, ModelAsker, read
 
@@ -120,9 +123,9 @@ def model_of(seed: int, size: int = 4) -> Model:
     return Model(reply)
 
 
-def programs(tmp_path: Path, bodies: Mapping[str, str], name: str) -> Any:
+def programs(tmp_path: Path, bodies: Mapping[str, str], name: str, parameters: str = "m") -> Any:
     text = "".join(
-        f"\n\ndef {each}(m):\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
+        f"\n\ndef {each}({parameters}):\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
         for each, body in bodies.items()
     )
     return module_of(HEAD + text, tmp_path / f"arrays_{name}.py")
@@ -311,6 +314,53 @@ def test_a_decision_by_a_known_number_is_made(tmp_path: Path) -> None:
     assert read(module.asks, model_of(0), asker=ASKER).certain == ["hit"]
 
 
+# --- behind what is computed ------------------------------------------------------------------------------------------
+
+
+class _Worldly(Worldly):
+    def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
+        found = super().attribute(run, owner, name)
+        if type(found) is not Callee:
+            return found
+
+        def ask(run: Run, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            value, (question,) = found.handler(run, args, kwargs), args
+            is_vector = type(question) is str and question.startswith("e:")
+            return embedded(run, owner.held, value) if is_vector else value
+
+        return Callee(ask, name)
+
+
+def beside(program: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> SideBySide:
+    """What is read beside a real run: nothing is asked that the run does not ask."""
+    monkeypatch.setattr(stacks, "_PASSING", stacks._PASSING | {"tests", "contextlib", "_pytest", "pluggy"})
+    monkeypatch.setattr(stacks, "_libraries", {})
+    monkeypatch.setattr(resumed, "Worldly", _Worldly)
+
+    def reply(key: tuple[str, str], number: int) -> Any:
+        return model_of(seed)._reply(key[1].strip("'"), number)
+
+    side = SideBySide(program, reply, random.Random(seed))
+    side.run({})
+    assert not side.extra
+    return side
+
+
+GATED_BY_VALUES = """
+query = np.array(m.ask("e:q"))
+scores = EMB @ query
+best = THREES[int(np.argmax(scores))]
+for t in "abcd":
+    m.ask(f"{t} {best}")
+"""
+
+
+@pytest.mark.parametrize("seed", range(0, 12, 3))
+def test_what_needs_a_computed_value_is_found_behind(seed: int, tmp_path: Path, monkeypatch: Any) -> None:
+    module = programs(tmp_path, {"asks": GATED_BY_VALUES}, "behind", "m, **rest")
+    assert beside(module.asks, seed, monkeypatch).ahead >= 3
+
+
 # --- random programs --------------------------------------------------------------------------------------------------
 
 STATEMENTS = """
@@ -329,7 +379,9 @@ x = {{m.ask("k"): {a}}} | x = {a}.get("yes") | x = list(filter(None, {a})) | x =
 x = EMB @ {a} | x = ROW @ {a} | x = np.zeros(4) + {a} | x = {a} * 2**62 | x = {a} * 10**300 | x = {a} == 10**400
 x = {a} < int(m.ask("c") or 1) | x = np.minimum({a}, {b}) | x = np.zeros_like({a}) | x = {a}.astype(float)
 x = {a} ** 2 | x = [1, {a}].index({b}) | x = [1, {a}].count({b}) | x = {a}.max() - {b} | x = np.inner({a}, {b})
-x = hash({a}) | x = set([{a}, {b}]) | x = {a} is None | x = isinstance({a}, float) | x = list({a}) | x = tuple({a})
+x = hash({a}) | x = set([{a}, {b}]) | x = {a} is None | x = isinstance({a}, float)
+x = isinstance({a}, (list, np.ndarray)) | x = type({a}) is list
+x = list({a}) | x = tuple({a})
 x = {a}.item()
 """
 FORMS = [each.strip() for each in STATEMENTS.replace("\n", "|").split("|") if each.strip()]
@@ -362,8 +414,8 @@ def is_kind(said: Unknown, real: Any) -> bool:
         return type(real) is np.ndarray and real.ndim == 1 and is_long and real.dtype.kind == "f"
     if holds == amounts.ARRAY:
         return isinstance(real, np.ndarray | np.generic | float | int)
-    if holds == "bool":
-        return type(real) is bool
+    if holds in ("bool", amounts.FLAG):
+        return type(real) is bool or (type(real) is np.bool_ and holds == amounts.FLAG)
     parts = amounts.parts_of(holds)
     if parts is not None and parts[0] == "real":
         return isinstance(real, float)
@@ -430,3 +482,12 @@ def check_random(seed: int, count: int, tmp_path: Path) -> int:
                     if rnd.random() < share or (share == 0.5 and rnd.random() < 0.5):
                         known[ask.key] = Answer(model._reply(ask.request.payload, ask.number))
     return certain
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_beside_their_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rnd = random.Random(seed)
+    bodies = {f"p{n}": random_body(rnd) for n in range(10)}
+    module = programs(tmp_path, bodies, f"beside{seed}", "m, **rest")
+    for number in range(10):
+        beside(getattr(module, f"p{number}"), seed + number, monkeypatch)
