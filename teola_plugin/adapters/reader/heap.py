@@ -284,6 +284,7 @@ class Heap:
         `sources`: the values on which the error depends (none: on anything).
         """
         self.raised += 1
+        sources = sources or _ANYTHING
         self.gates |= (sources - ARRAYS) or _ANYTHING
         if not COMPUTED.isdisjoint(sources):
             self.uses(COMPUTED)

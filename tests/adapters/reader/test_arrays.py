@@ -213,6 +213,7 @@ UNREAD = {
     "subclass": "np.dot(SUB, m.ask('e:a'))",
     "subclass_operator": "SUB + np.array(m.ask('e:a'))",
     "object_dtype": "np.array(m.ask('e:a'), dtype=object)",
+    "object_dtype_by_name": "np.array(m.ask('e:a'), dtype='object')",
     "texts": "np.array([m.ask('k'), 'a'])",
     "out": "np.sqrt(np.array(m.ask('e:a')), out=ROW)",
     "in_place": "ROW += np.array(m.ask('e:a'))",
