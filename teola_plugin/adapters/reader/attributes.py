@@ -10,6 +10,8 @@ from typing import Any
 
 from teola_plugin.adapters.reader import (
     arrays,
+    dataframe_uses,
+    dataframes,
     foreign,
     methods,
     natives_files,
@@ -55,6 +57,8 @@ def attribute(run: Any, value: Any, name: str) -> Any:
         return methods.unknown_field(run, value, name)
     if type(value) is Super:
         return _attribute_behind(run, value, name)
+    if type(value) is dataframes.OfPandas:
+        return dataframe_uses.attribute(run, value, name)
     if isinstance_of(value, Opaque):
         return _opaque_attribute(run, value, name)
     if run.is_unknown(value):

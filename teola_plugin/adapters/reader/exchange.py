@@ -15,6 +15,7 @@ import itertools
 from typing import Any
 
 from teola_plugin.adapters.reader import records
+from teola_plugin.adapters.reader.dataframes import is_scalar
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
 from teola_plugin.adapters.reader.heap import SETS, sources_of
@@ -53,6 +54,8 @@ class Exchange:
             return mark
         if kind is Unknown or self._run.is_tainted(value):
             raise Undecided
+        if is_scalar(value):
+            return value.content
         if isinstance_of(value, Opaque):
             raise Barrier(f"it hands {shown(value)} to a component")
         known = self._out.get(id(value))

@@ -15,6 +15,8 @@ from teola_plugin.adapters.reader import (
     arrays,
     bounds,
     classes,
+    dataframe_uses,
+    dataframes,
     foreign,
     natives_files,
     operators,
@@ -220,6 +222,8 @@ def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         return made
     if len(args) == 1 and type(args[0]) is Lazy:
         raise TypeError("the iterator has no len()")
+    if len(args) == 1 and type(args[0]) is dataframes.OfPandas:
+        return dataframe_uses.length(run, args[0])
     return len(*args, **kwargs)
 
 
@@ -435,7 +439,7 @@ def shows(run: Any, *values: Any) -> None:
     if all(type(each) in (str, *_IN_ASCII) for each in values):
         return
     for each in texts.inside(list(values)):
-        if isinstance_of(each, Opaque) and not isinstance_of(each, Callee):
+        if isinstance_of(each, Opaque) and not isinstance_of(each, Callee) and type(each) is not dataframes.OfPandas:
             run.raises()
         elif type(each) is Unknown and not texts.is_shown(each):
             run.raises(each.sources)

@@ -92,7 +92,7 @@ _READING: tuple[Callable[..., Any], ...] = (
     math.fabs, math.floor, math.fmod, math.gcd, math.hypot, math.isclose, math.isfinite, math.isinf, math.isnan,
     math.isqrt, math.lcm, math.log, math.log10, math.log1p, math.log2, math.modf, math.pow, math.radians, math.sin,
     math.sqrt, math.tan, math.tanh, math.trunc,
-    textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap,
+    textwrap.dedent, textwrap.indent, textwrap.shorten,
     string.capwords, ast.literal_eval, binascii.hexlify, binascii.unhexlify,
     base64.b64encode, base64.b64decode, base64.urlsafe_b64encode, base64.urlsafe_b64decode,
     os.path.basename, os.path.dirname, os.path.join, os.path.normpath, os.path.split, os.path.splitext,
@@ -588,6 +588,8 @@ def _register_readers() -> None:
         register(regexes.function(name), getattr(re, name))
     register(regexes.compiled, re.compile)
     register(regexes.escaped, re.escape)
+    register(_wrapped(textwrap.wrap, "texts"), textwrap.wrap)
+    register(_wrapped(textwrap.fill, "text"), textwrap.fill)
     register(_dumps, json.dumps)
     register(_dump, json.dump)
     register(_loads, json.loads)
@@ -600,6 +602,20 @@ def _text_to_text(function: Callable[..., Any]) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         is_text = len(args) == 1 and kind_of(args[0]) == "text"
         return (safe if is_text else read)(run, args, kwargs)
+
+    return handle
+
+
+def _wrapped(function: Callable[..., Any], holds: str) -> Handler:
+    """Handle `textwrap.wrap` and `fill`, which raise nothing for any text if the width is a number above 0."""
+    read = reads(function, size=_texts_given)
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        width = args[1] if len(args) == 2 else kwargs.get("width", 70)
+        is_usual = 1 <= len(args) <= 2 and kwargs.keys() <= {"width"} and type(width) is int and width > 0
+        if is_usual and len(args) + len(kwargs) <= 2 and kind_of(args[0]) == "text":
+            return run.unknown(args[0], holds=holds, is_safe=True)
+        return read(run, args, kwargs)
 
     return handle
 

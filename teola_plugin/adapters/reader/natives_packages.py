@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, graphs, operators
+from teola_plugin.adapters.reader import foreign, graphs, natives_pandas, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_builtins import shows
 from teola_plugin.adapters.reader.values import (
@@ -35,7 +35,7 @@ _AFTER_AN_ERROR = frozenset({
 
 def native_of(function: types.FunctionType) -> Handler | None:
     """Return the handler of a function that the packages here define or have made."""
-    if (found := graphs.of_function(function)) is not None:
+    if (found := graphs.of_function(function) or natives_pandas.native_of(function)) is not None:
         return found
     name: Any = function.__globals__.get("__name__")
     module = sys.modules.get(name) if type(name) is str and name in _PACKAGES else None
@@ -109,6 +109,8 @@ def making_of(cls: type) -> Handler | None:
     """
     if _is_progress_bar(cls):
         return _walked
+    if (made := natives_pandas.making_of(cls)) is not None:
+        return made
     if graphs.is_graph_class(cls):
         return lambda run, args, kwargs: graphs.make_graph(run, cls, args, kwargs)
     if not _is_of_tenacity(cls, "tenacity.retry", "tenacity.stop", "tenacity.wait"):

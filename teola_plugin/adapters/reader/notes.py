@@ -27,7 +27,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader import dataframes, foreign, records
 from teola_plugin.adapters.reader.caches import WRAPPER
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of, generated_names
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
@@ -127,6 +127,7 @@ class Notes:
         self._altering: dict[int, types.FunctionType] = {}
         self._places: dict[Hashable, Any] = {}
         self._contents: dict[int, tuple[Any, ...]] = {}
+        self._tables: dict[int, Any] = {}
         self._spaces: set[int] = set()
         self._codes: set[int] = set()
         self._environment = dict(_environment())
@@ -253,6 +254,10 @@ class Notes:
         parts = _parts_of(value)
         return parts is not None and len(parts) == len(noted) and all(map(_is_same, noted, parts))
 
+    def table(self, value: Any) -> Any:
+        """Return the copy of a DataFrame or Series, made when noted; None without a copy."""
+        return self._tables.get(id(value))
+
     @property
     def alters(self) -> bool:
         """Whether some function changes a container made elsewhere, as far as the source tells."""
@@ -300,7 +305,9 @@ class Notes:
             self._class(value)
         else:
             parts = _parts_of(value)
-            if id(kind) in self._proxies:
+            if dataframes.is_table(kind):
+                self._tables[id(value)] = dataframes.copied(value)
+            elif id(kind) in self._proxies:
                 self._todo.append(value.__wrapped__)
             elif parts is None:
                 self._object(value)
@@ -409,7 +416,7 @@ class Notes:
 
 def roots_of(copied: Iterable[tuple[Any, Any]]) -> list[Any]:
     """Return the objects of the user's, and the classes of records, among values with the reader's copies of them."""
-    return [held if type(copy) is Opaque else type(held) for held, copy in list(copied)]
+    return [held if type(copy) in (Opaque, dataframes.OfPandas) else type(held) for held, copy in list(copied)]
 
 
 def place_in(owner: Any, name: str) -> Hashable | None:

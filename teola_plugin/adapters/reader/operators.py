@@ -16,6 +16,8 @@ from teola_plugin.adapters.reader import (
     amounts,
     arrays,
     bounds,
+    dataframe_uses,
+    dataframes,
     foreign,
     hints,
     natives_files,
@@ -306,6 +308,8 @@ def compare(run: Any, name: str, a: Any, b: Any) -> Any:
         return arrays.compare(run, name, a, b)
     if type(a) is Unknown or type(b) is Unknown:
         return _unknown_comparison(run, name, a, b)
+    if dataframes.OfPandas in (type(a), type(b)):
+        return dataframe_uses.compared(run, _PLAIN[name], a, b)
     if name in ("==", "!="):
         return _equality(run, name == "==", a, b)
     run.require_known(a, b)
@@ -380,6 +384,8 @@ def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
     if a is STALE or b is STALE:
         raise Barrier("it compares what is not known by `is`")
     if isinstance_of(a, Opaque) and isinstance_of(b, Opaque):
+        if type(a) is type(b) is dataframes.OfPandas and not (a.is_own or b.is_own):
+            return (a.root is b.root) is is_same
         if a.is_own != b.is_own or (a.is_own and a is not b):
             return _own_identity(is_same, a, b)
         return (a.held is b.held) is is_same
@@ -403,6 +409,8 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         if not safe:
             run.use_up(b)
         return run.unknown(a, b, holds="bool", is_safe=safe)
+    if type(b) is dataframes.OfPandas:
+        return dataframe_uses.contains(run, b, a) is is_in
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
@@ -470,6 +478,8 @@ def truth(run: Any, value: Any) -> bool:
     kind = type(value)
     if kind is bool:
         return value  # type: ignore[no-any-return]
+    if kind is dataframes.OfPandas:
+        return dataframe_uses.truth(run, value)
     if isinstance_of(value, Opaque):
         return _opaque_truth(value)
     if kind is Unknown or is_unknown(run, value):
@@ -572,6 +582,8 @@ def _kind_of_key(at: Any) -> str | type:
 
 
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
+    if type(held) is dataframes.OfPandas:
+        return dataframe_uses.subscript(run, held, at)
     if held.held is os.environ and type(held.held) is os._Environ:
         run.require_known(at)
         run.require_environment()
@@ -603,6 +615,9 @@ _WITHOUT_STORES = (str, bytes, tuple, int, float, bool, type(None), frozenset)
 
 def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) -> None:
     """Store `held[at] = value`. `is_new`: if the value is a list, nothing else holds it."""
+    if type(held) is dataframes.OfPandas:
+        dataframe_uses.store(run, held, at, value)
+        return
     held = changed_by(held)
     optional = run.optional_of(held) if type(at) is str else None
     _require_items(held, at, operator.setitem, value)

@@ -31,6 +31,7 @@ from typing import Any
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
 from teola_plugin.adapters.reader.calls import FunctionValue
+from teola_plugin.adapters.reader.dataframes import OfPandas, are_rows, is_same
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
@@ -466,9 +467,11 @@ class _Same:
             return type(seen) is str
         if self._run.is_unknown(mine):
             raise Undecided
+        if type(mine) is OfPandas:
+            return is_same(self._run, mine, seen)
         if isinstance_of(mine, Opaque):
             return type(seen) is Opaque and (mine.held is seen.held or _is_twin(mine.held, seen.held))
-        if kind is not type(seen):
+        if kind is not type(seen) and not are_rows(kind, type(seen)):
             return False
         if classes.is_atom(mine):
             return mine is seen or bool(value_key(mine) == value_key(seen))

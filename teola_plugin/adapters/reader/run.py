@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from teola_plugin.adapters.reader import alone, arrays, classes, foreign
+from teola_plugin.adapters.reader import (
+    alone,
+    arrays,
+    classes,
+    dataframes,
+    foreign,
+)
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
@@ -376,6 +382,8 @@ class Run(Heap):
         if notes is None or not self._is_beside_unread or self.changes.holds(id(value)):
             return
         what = f"a {type_name(kind)} may be changed beside it"
+        if dataframes.is_table(kind):
+            raise Barrier(what)
         if kind not in CONTAINERS:
             if any(notes.may_store(value, name) for name in classes.fields_of(value) or ()):
                 raise Barrier(what)
@@ -465,10 +473,29 @@ class Run(Heap):
             return keep(Opaque(value))
         copied = classes.copy_of(value, load, self.load, keep)
         if copied is classes.MISSING:
-            return keep(Opaque(value))
+            table = self._table(value, is_given)
+            return keep(Opaque(value) if table is None else table)
         if not is_given:
             self._require_kept(value, kind)
         return copied
+
+    def _table(self, value: Any, is_given: bool) -> Any:
+        """Return the copy of a DataFrame or Series, as the object was before the framework's run; None if not known."""
+        notes = self._notes
+        if not dataframes.is_table(type(value)) or self._is_beside_unread:
+            return None
+        now = dataframes.copied(value)
+        if now is None or is_given or notes is None or self.changes.changed is None:
+            return now
+        if (before := notes.table(value)) is None:
+            return None if notes.alters else now
+        if (columns := dataframes.changed_columns(before, now)) is None:
+            return None
+        for column in columns:
+            if not self.changes.holds((id(value), column)):
+                what = "a DataFrame may have been changed already"
+                self._change((id(value), column), dataframes.root_of(value), what, is_shared=True)
+        return dataframes.copied(value, before)
 
     def frames(self) -> Sequence[Frame]:
         """See `Heap`."""

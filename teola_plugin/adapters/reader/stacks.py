@@ -24,6 +24,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Nobody
+from teola_plugin.adapters.reader.dataframes import OfPandas
 from teola_plugin.adapters.reader.notes import Notes, roots_of
 from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, parameters_of
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
@@ -274,7 +275,9 @@ def _passed(
         return None
     if _is_shared(frames, copies):
         return None
-    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone, where=where, made=made)
+    copied = copies.copies.items()
+    kept_alive = {number: (None if type(copy) is OfPandas else held, copy) for number, (held, copy) in copied}
+    return Passed(stop, key, mark, tuple(levels), kept_alive, is_alone=is_alone, where=where, made=made)
 
 
 def _is_shared(frames: Sequence[types.FrameType], copies: Given) -> bool:
@@ -451,6 +454,8 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]], keeps_obje
         return False
     if foreign.is_one_of(kind, _FUNCTIONS):
         return _ends_unseen(held, kept, keeps_objects)
+    if type(copy) is OfPandas:
+        return True
     if not isinstance_of(copy, Opaque) or kind is types.ModuleType or foreign.is_class(held):
         return True
     return _is_of_frameworks(kind) or (keeps_objects and _ends_unseen(held, kept))

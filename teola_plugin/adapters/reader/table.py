@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, bounds
+from teola_plugin.adapters.reader import amounts, bounds, dataframe_uses, dataframes
 from teola_plugin.adapters.reader.calling import callback
 from teola_plugin.adapters.reader.values import (
     Arguments,
@@ -203,6 +203,8 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
     """Return an iterator over the elements of a value. Raises: Undecided, TypeError for values without elements."""
     if type(value) is Lazy:
         return value
+    if type(value) is dataframes.OfPandas:
+        return dataframe_uses.iterated(run, value)
     require_order(run, value)
     if type(value) in _FINAL and len(value) < _MANY:
         return iter(value)

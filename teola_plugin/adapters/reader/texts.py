@@ -14,7 +14,15 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, days, foreign, natives_files, records
+from teola_plugin.adapters.reader import (
+    bounds,
+    dataframe_uses,
+    dataframes,
+    days,
+    foreign,
+    natives_files,
+    records,
+)
 from teola_plugin.adapters.reader.amounts import COUNT, PLACE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
@@ -103,6 +111,8 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
         return convert(value)
     if (path := natives_files.path_in(value)) is not None and convert in (str, format):
         return str(path)
+    if type(value) is dataframes.OfPandas:
+        return dataframe_uses.text_of(run, convert, value)
     try:
         found = readable(run, value)
     except Barrier:
@@ -125,6 +135,8 @@ def is_shown(value: Any) -> bool:
     if kind_of(value) != "object":
         return True
     cls: Any = value.holds
+    if dataframes.is_table(cls):
+        return True
     return not any(is_user_code(name, foreign.in_mro(cls, name)) for name in ("__str__", "__repr__", "__format__"))
 
 
@@ -143,6 +155,8 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
     if not spec:
         return text_of(run, format, value)
     bounds.spec(spec)
+    if type(value) is dataframes.OfPandas:
+        return dataframe_uses.text_of(run, format, value, spec)
     if type(value) is Unknown:
         text = days.shown(value, spec)
         return _formatted_unknown(run, value, spec) if text is None else text

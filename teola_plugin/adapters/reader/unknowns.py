@@ -8,7 +8,18 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from teola_plugin.adapters.reader import amounts, arrays, days, foreign, graphs, ordering, regexes, texts
+from teola_plugin.adapters.reader import (
+    amounts,
+    arrays,
+    dataframes,
+    days,
+    foreign,
+    graphs,
+    natives_pandas,
+    ordering,
+    regexes,
+    texts,
+)
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
@@ -50,6 +61,8 @@ _READING = frozenset(
 
 def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Return the result of `value.name(*args, **kwargs)`."""
+    if dataframes.is_table(value.holds):
+        return natives_pandas.unknown_method(run, value, name, args, kwargs)
     if (own := _of_program(value, name)) is not None:
         if (known := graphs.method_of(value.holds, own)) is not None:
             return known(run, (value, *args), kwargs)
@@ -157,6 +170,8 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
             return _field(run.sources(value), field)
         if holds in _TYPES and not hasattr(_TYPES[holds], name):
             run.raises()
+        raise Undecided
+    if dataframes.is_table(holds):
         raise Undecided
     if kind_of(value) in texts.SAMPLES:
         return _sampled_field(run, value, name)
