@@ -29,8 +29,8 @@ from typing import Any
 import pytest
 
 from teola_plugin.adapters.reader import calls
-from teola_plugin.adapters.reader.values import Opaque, Unknown
-from tests.adapters.reader.oracle import SAMPLES, agree, both, judge_unknown, with_hole
+from teola_plugin.adapters.reader.values import Opaque, Undecided, Unknown
+from tests.adapters.reader.oracle import SAMPLES, agree, both, judge_unknown, new_run, with_hole
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 255, 10**20, 0.0, -0.0, 1.5, -2.25, float("inf"), 1 + 2j, "", "a", "b", "abc",
@@ -149,3 +149,14 @@ def test_nothing_wrong_is_said_of_what_is_not_known(function: Callable[..., Any]
 def as_read(value: Any) -> Any:
     """A function is an object of somebody else's to the reader."""
     return Opaque(value) if callable(value) else value
+
+
+def test_lines_of_a_reply_are_wrapped() -> None:
+    run, text = new_run(), Unknown("text")
+    for function, holds in ((textwrap.wrap, "texts"), (textwrap.fill, "text")):
+        for args, kwargs in (((text,), {}), ((text, 5), {}), ((text,), {"width": 5})):
+            assert calls.call(run, Opaque(function), args, kwargs).holds == holds
+        for args, kwargs in (((text, 0), {}), ((text, text), {}), ((text,), {"width": 5, "max_lines": 1})):
+            with pytest.raises(Undecided):
+                calls.call(run, Opaque(function), args, kwargs)
+    assert not run.gates
