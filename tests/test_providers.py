@@ -243,6 +243,19 @@ def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
     assert ahead.in_company() in ([first, second], [second, first])
 
 
+def test_own_requests_are_company_of_early_ones_alone() -> None:
+    provider = providers.Provider()
+    first, second, third = (ProviderCall(provider, is_own=True) for _ in range(3))
+    ahead = ProviderCall(provider, is_own=False)
+    provider.heard(None, 0.0)
+    with first:
+        with ahead, second:
+            assert (first.in_company(), second.in_company()) == ([ahead], [ahead])
+            assert sorted(map(id, ahead.in_company())) == sorted(map(id, [first, second]))
+        with third:
+            assert third.in_company() == []
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("spoiled", [1, 2, 3])
 def test_what_early_requests_spoil_is_asked_again_after_them(spoiled: int, is_async: bool) -> None:
