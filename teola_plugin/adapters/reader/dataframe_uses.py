@@ -288,9 +288,7 @@ def subscript(run: Any, value: OfPandas, at: Any) -> Any:
     if value.place:
         return _placed(run, value, at)
     if kind == "DataFrame" and type(at) is list:
-        lost = lost_in(run, value)
-        if not lost.isdisjoint(at):
-            raise Barrier("it changes a DataFrame, and uses the column")
+        lost_in(run, value)
         return _given(run, value, value.content[at])
     if kind == "DataFrame" and type(at) is not str:
         raise Barrier("it reads rows of a DataFrame by an unusual key")

@@ -22,6 +22,7 @@ from teola_plugin.adapters.reader.changes import Place
 from teola_plugin.adapters.reader.dataframes import OfPandas, root_of
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Renewed, Unknown
+from tests.adapters.reader import fuzzing, resumed
 from tests.adapters.reader.fuzzing import native
 from tests.adapters.reader.langchain_reading import hosted, read
 from tests.adapters.reader.resumed import HIDDEN, SideBySide
@@ -246,6 +247,19 @@ LEFT = {
         DF.loc[len(DF), "q"] = "new"
         return [m.ask(str(row["q"])) for _, row in DF.iterrows()]
     """,
+    "a row that is new": """
+        DF.loc[9, "answer"] = "x"
+        return m.ask(str(len(DF)))
+    """,
+    "a cell that it changed": """
+        DF.loc[0, "q"] = "x"
+        return m.ask(DF.loc[0, "q"]) + m.ask(DF.at[0, "q"])
+    """,
+    "what apply calls for no row": """
+        called = []
+        DF.head(0).apply(lambda row: called.append(1), axis=1)
+        return m.ask(str(len(called)))
+    """,
     "a row of numbers that becomes one of texts": """
         df = made(DF[["n"]])
         m.ask("first")
@@ -339,6 +353,8 @@ def program_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     """Makes modules of programs. Functions of this folder may stand between those of a program."""
     monkeypatch.setattr(stacks, "_PASSING", stacks._PASSING | {"tests", "contextlib", "pandas"})
     monkeypatch.setattr(stacks, "_libraries", {})
+    for module in (fuzzing, resumed):
+        monkeypatch.setattr(module, "NATIVE_S", 30)
 
     def make(text: str) -> Any:
         body = textwrap.indent(textwrap.dedent(text), "    ")
@@ -690,3 +706,10 @@ def test_a_part_of_another_frame_is_not_known_once_the_program_stores() -> None:
     assert call(run, run.load(lambda: whole.iloc[0]["t"]), (), {}) == "x"
     with pytest.raises(Barrier, match="share"):
         call(run, run.load(lambda: list(other)), (), {})
+
+
+def test_an_item_by_position_is_not_read_as_pandas_warns() -> None:
+    run = Run(Nobody())
+    for act in (lambda: TEXTS.iloc[0][0], lambda: TEXTS.iloc[0].get(0)):
+        with pytest.raises(Barrier, match="by position"):
+            call(run, run.load(act), (), {})
