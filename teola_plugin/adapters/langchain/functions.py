@@ -24,6 +24,7 @@ from teola_plugin.adapters.langchain.reading_made_retrievers import asks_often a
 from teola_plugin.adapters.langchain.reading_retrievers import asks_often, is_read, own_search_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
+from teola_plugin.adapters.reader import arrays
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.foreign import is_class, is_kind_of
@@ -162,7 +163,7 @@ def _read_by(
             raise LookupError("its models' replies are streamed")
         is_async = entered.mode in ("ainvoke", "abatch", "astream")
         inputs = Given()
-        inputs.notes = entered.notes
+        inputs.notes, inputs.is_quiet = entered.notes, entered.context.copy().run(arrays.is_quiet)
         value = inputs.copy(given(*args))
         asker = LangChainAsker(entered.context, is_async=is_async, heard=entered.heard)
 

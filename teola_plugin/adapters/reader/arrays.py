@@ -5,7 +5,7 @@ a decision on such a value is read on behind as soon as the framework's run has 
 
     row:5, row:m7      a list of floats of this length, or of the length of an embedding model's vectors
     array:5, array:m7  a one-dimensional array of floats
-    scalar             a number of numpy, float32 or float64
+    scalar             a float64 of numpy, which is a float of Python's, too
     flag               a truth value, of numpy or of Python
     array              any array or number of numpy; whatever uses the value may raise
 
@@ -188,8 +188,8 @@ def _form(run: Any, value: Any, depth: int = 0) -> Form | None:
         return None
     held = value.held
     if type(held) is not _numpy().get("ndarray"):
-        return (SCALAR, "") if any(type(held) is _numpy().get(name) for name in ("float64", "float32")) else _OTHER
-    is_row = held.ndim == 1 and held.dtype.kind == "f" and held.dtype.itemsize >= 4 and held.size
+        return (SCALAR, "") if type(held) is _numpy().get("float64") else _OTHER
+    is_row = held.ndim == 1 and held.dtype == "float64" and held.size
     return (ARRAY, str(held.size)) if is_row else _OTHER
 
 
@@ -241,10 +241,10 @@ def _is_type(value: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    names = ("float32", "float64")
+    """Whether a type is that of Python's floats: numbers of fewer bits are refused by `json`."""
     if type(value) is str:
-        return value in ("float", *names)
-    return type(value) is Opaque and any(value.held is each for each in (float, *map(_numpy().get, names)))
+        return value in ("float", "float64")
+    return type(value) is Opaque and any(value.held is each for each in (float, _numpy().get("float64")))
 
 
 def _made(run: Any, holds: str, *operands: Any, is_safe: bool) -> Unknown:

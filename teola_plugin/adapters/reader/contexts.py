@@ -181,5 +181,6 @@ def _entered(run: Any, context: Any) -> Any:
     if kind is contextlib.nullcontext:
         return attribute(run, context, "enter_result")
     if kind is natives_files.Output:
+        natives_files.flush(run, context)
         return context
     raise Barrier(f"it uses a with statement on {foreign.describe(context)}")

@@ -31,8 +31,6 @@ _OPTIONS = ("mode", "encoding", "errors", "newline")
 class Output:
     """A file that the program has opened for writing. `encoding`: None for bytes; `state`: whether it is `closed`."""
 
-    __slots__ = ("encoding", "errors", "state")
-
     def __init__(self, encoding: str | None, errors: str) -> None:
         self.encoding = encoding
         self.errors = errors
@@ -41,8 +39,6 @@ class Output:
 
 class Rows:
     """A writer of the `csv` module. `names`: the columns of a `DictWriter`."""
-
-    __slots__ = ("names", "output")
 
     def __init__(self, output: Any, names: Sequence[str] | None = None) -> None:
         self.output = output
@@ -58,6 +54,8 @@ def is_output(value: Any) -> bool:
 def _is_of_the_system(file: Any) -> bool:
     """Whether a file is written by the system alone: what lies below may be an object of the program's."""
     buffer = file.buffer
+    if not vars(file).keys() <= {"mode"}:
+        return False
     return type(buffer) is io.BufferedWriter and type(buffer.raw) is io.FileIO
 
 
@@ -80,13 +78,18 @@ _PATH = type(pathlib.Path())
 _TEXTS = ("name", "stem", "suffix")
 _READ = (*_TEXTS, "parent", "__str__", "__truediv__", "__rtruediv__", "joinpath", "with_suffix", "as_posix")
 _WRITING = ("write_text", "write_bytes", "open", "mkdir", "exists", "is_file", "is_dir")
+_CALLED = io.open, os.mkdir
 _FOUND = {name: foreign.in_mro(_PATH, name) for name in (*_READ, *_WRITING)}
 
 
 def path_in(value: Any) -> pathlib.Path | None:
     """Return the path that a value is, None for other values. Paths do not change, and are only combined here."""
     held = value.held if type(value) is Opaque else None
-    is_plain = type(held) is _PATH and all(foreign.in_mro(_PATH, name) is found for name, found in _FOUND.items())
+    is_plain = (
+        type(held) is _PATH
+        and (io.open, os.mkdir) == _CALLED
+        and all(foreign.in_mro(_PATH, name) is found for name, found in _FOUND.items())
+    )
     return held if is_plain else None
 
 
@@ -193,7 +196,8 @@ def _text_of(run: Any, path: Any) -> str | None:
     path = str(found) if (found := path_in(path)) is not None else path
     if type(path) is not str:
         raise Barrier("it writes to a file that has no path")
-    return path if "\0" not in path and len(path) < 1000 else None
+    is_usual = path and "\0" not in path and len(path) < 1000 and ".." not in path.split(os.sep)
+    return path if is_usual else None
 
 
 def _can_be_opened(run: Any, path: str) -> bool:
@@ -216,7 +220,7 @@ def _can_be_filled(folder: str) -> bool:
 
 def _make_folders(run: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
     run.require_known(*args[1:], *kwargs.values())
-    if len(args) != 1 or kwargs.keys() - {"exist_ok"}:
+    if len(args) != 1 or kwargs.keys() - {"exist_ok"} or (io.open, os.mkdir) != _CALLED:
         raise Barrier("it makes folders in an unusual way")
     path, may_be_there = _text_of(run, args[0]), bool(kwargs.get("exist_ok"))
     if path is None or not _can_be_made(run, os.path.abspath(path), may_be_there=may_be_there):
@@ -236,7 +240,7 @@ def _can_be_made(run: Any, path: str, *, may_be_there: bool) -> bool:
     is_sure = path in run.made_folders or _can_be_filled(path)
     if not is_sure or not files.isdisjoint(made) or not all(_is_name(os.path.basename(each)) for each in made):
         return False
-    if not run.in_doubt:
+    if run.is_in_order:
         run.made_folders.update(made)
     return True
 
@@ -296,7 +300,8 @@ def _write_lines(run: Any, value: Opaque, lines: Any) -> None:
         write(run, value, each)
 
 
-def _flush(run: Any, value: Opaque) -> None:
+def flush(run: Any, value: Opaque) -> None:
+    """Do nothing to an open file. Raises: Barrier."""
     _use(run, value)
 
 
@@ -317,7 +322,7 @@ def leave(run: Any, value: Opaque) -> None:
 
 def _writer(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
     run.require_known(*kwargs.values())
-    if len(args) != 1 or not is_output(args[0]) or kwargs.keys() - {"delimiter", "lineterminator", "quoting"}:
+    if len(args) != 1 or not is_output(args[0]) or kwargs.keys() - {"delimiter", "lineterminator"}:
         raise Barrier("it writes rows in an unusual way")
     csv.writer(io.StringIO(), **kwargs)
     return Opaque(Rows(args[0]), is_own=True)
@@ -340,7 +345,8 @@ def _write_row(run: Any, value: Any, row: Any) -> Any:
     held: Any = row if names is None else row.values()
     if names is not None and not {*row} <= {*names}:
         run.raises()
-    if any(type(each) not in _SHOWN and not is_text(each) for each in held):
+    file, texts = value.held.output.held, [each for each in held if type(each) is str]
+    if any(not _is_shown(each) for each in held) or not encodes(file, texts):
         run.raises()
     found = run.unknown(holds="text", is_safe=True)
     return write(run, value.held.output, found)
@@ -360,10 +366,15 @@ def _write_header(run: Any, value: Opaque) -> Any:
     return _write_row(run, value, {name: name for name in value.held.names})
 
 
-_SHOWN = (str, int, float, bool, type(None))
+def _is_shown(value: Any) -> bool:
+    """Whether a value of a row is certainly written; a number of many digits is refused."""
+    if type(value) is int:
+        return value.bit_length() < 10_000
+    return type(value) in (float, bool, type(None)) or is_text(value)
+
 
 _OF_FILES: dict[str, Callable[..., Any]] = {
-    "write": write, "writelines": _write_lines, "flush": _flush, "close": _close,
+    "write": write, "writelines": _write_lines, "flush": flush, "close": _close,
 }  # fmt: skip
 _OF_ROWS: dict[str, Callable[..., Any]] = {
     "writerow": _write_row, "writerows": _write_rows, "writeheader": _write_header,

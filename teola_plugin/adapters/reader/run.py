@@ -857,6 +857,12 @@ class Run(Heap):
         """Whether numpy raises for no number, where the framework's run was when its variables were copied last."""
         return (self._given_all if self.behind is None else self.behind.outside).is_quiet
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the statement under evaluation certainly runs, and before all that is evaluated later."""
+        is_beside = self.is_beside or self._is_together or self._is_beside_unread
+        return not (self.in_doubt or self.gates or is_beside)
+
     def note_computed(self) -> None:
         """Note that the statement computes a value that is known once the framework's run has come past."""
         self.computed += 1

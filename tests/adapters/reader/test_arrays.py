@@ -144,7 +144,7 @@ CERTAIN = {
             m.ask("judge " + t)
         """,
     "operators": """
-        a, b = np.asarray(m.ask("e:a")), np.asarray(m.ask("e:b"), dtype=np.float32)
+        a, b = np.asarray(m.ask("e:a")), np.asarray(m.ask("e:b"), dtype=np.float64)
         score = a @ b / (np.sqrt(a.dot(a)) * np.linalg.norm(b)) * 2 - 1
         text = f"{abs(round(-score, 3)) > 0}"
         m.ask("n")

@@ -118,6 +118,32 @@ MAY_RAISE = {
         with open('log.csv', 'w') as file:
             csv.DictWriter(file, ['name']).writerow({'name': name, 'reply': reply})
     """,
+    "a way through a folder that is not there": EACH + """
+        with open('nowhere/../log.txt', 'w') as file:
+            file.write(reply)
+    """,
+    "a folder without a name": EACH + """
+        os.makedirs('', exist_ok=True)
+    """,
+    "a folder that may not be made": """
+        for name in ['one', 'two', 'three']:
+            reply = m.ask(name)
+            try:
+                int(reply)
+                os.makedirs('found')
+            except ValueError:
+                pass
+            with open('found/log.txt', 'w') as file:
+                file.write(reply)
+    """,
+    "a row of half a character": EACH + """
+        with open('log.csv', 'w', encoding='utf-8') as file:
+            csv.writer(file).writerow([reply, chr(0xd800)])
+    """,
+    "a row of a number of many digits": EACH + """
+        with open('log.csv', 'w') as file:
+            csv.writer(file).writerow([reply, 10 ** 5000])
+    """,
     "a reply that may be no JSON": EACH + """
         with open('log.txt', 'w') as file:
             json.dump(json.loads(reply), file)
@@ -142,6 +168,12 @@ ERRORS = {
         file = open('log.txt', 'w')
         file.close()
         file.write('x')
+    """,
+    "a closed file that is entered": """
+        file = open('log.txt', 'w')
+        file.close()
+        with file:
+            print('x')
     """,
     "a file closed by a with statement": """
         with open('log.txt', 'w') as file:
@@ -232,6 +264,18 @@ def test_paths_are_read_by_the_code_of_the_library_alone(tmp_path: Path, monkeyp
     assert (found.barrier is None, ran) == (False, [])
 
 
+@pytest.mark.parametrize(("owner", "name"), [(io, "open"), (os, "mkdir")])
+def test_what_the_library_calls_is_its_own(
+    owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for number, body in enumerate(["Path('a.txt').write_text('x')", "os.makedirs('found/here')"]):
+        (tmp_path / str(number)).mkdir()
+        made.append(program(f"{body}\nreturn m.ask('one')", tmp_path / str(number)))
+    monkeypatch.setattr(owner, name, print)
+    assert [first(each).barrier is None for each in made] == [False, False]
+
+
 def test_a_request_that_names_a_written_file_is_left_to_the_run(tmp_path: Path) -> None:
     found = first(program("open('a.png', 'w').write(text)\nreturn m.ask('look at a.png')", tmp_path))
     assert found.barrier is not None
@@ -270,5 +314,8 @@ def test_only_files_of_the_system_are_written(tmp_path: Path) -> None:
     assert not is_output(Opaque(io.StringIO()))
     with (tmp_path / "a.txt").open("w") as file:
         assert is_output(Opaque(file))
+        file.write = print  # type: ignore[assignment]
+        assert not is_output(Opaque(file))
+        del file.write
     assert not is_output(Opaque(file))
     assert Counting.looks == looks
