@@ -24,6 +24,7 @@ from teola_plugin.adapters.reader.table import is_text, known, register
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Unknown
 
 _ENCODINGS = ("utf-8", "utf8", "utf-8-sig", "utf-16", "utf-32", "ascii", "us-ascii", "latin-1", "iso-8859-1", "cp1252")
+_OF_THE_SYSTEM = "/proc/", "/sys/", "/dev/"
 _MODES = ("w", "wt", "wb", "a", "at", "ab")
 _OPTIONS = ("mode", "encoding", "errors", "newline")
 
@@ -203,6 +204,8 @@ def _text_of(run: Any, path: Any) -> str | None:
 def _can_be_opened(run: Any, path: str) -> bool:
     """Whether a file can be opened for writing, as the folders are now."""
     at = os.path.abspath(path)
+    if at.startswith(_OF_THE_SYSTEM):
+        return False
     if os.path.lexists(path) and at not in run.made_folders:
         return os.path.isfile(path) and os.access(path, os.W_OK)
     folder = os.path.dirname(at)
@@ -272,7 +275,9 @@ def _use(run: Any, value: Any) -> Any:
 def write(run: Any, value: Any, text: Any) -> Any:
     """Return what `file.write(text)` returns."""
     held = _use(run, value)
-    if type(held) is Output and held.encoding is None:
+    if type(held) is not Output:
+        run.written.add("")
+    elif held.encoding is None:
         known(run, text)
         if type(text) is not bytes:
             raise Barrier("it writes something else than bytes to a file")

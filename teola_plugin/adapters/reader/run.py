@@ -998,7 +998,8 @@ class Run(Heap):
         """Refuse requests that may read a file which the program has written. Raises: Barrier."""
         asked = repr(request.key) if any(self.written) else ""
         names = (each if "." in each or "/" in each else repr(each) for each in self.written if each)
-        if (request.act is not None and request.op == "act") or any(each in asked for each in names):
+        may_read = request.op == "call" or (request.op == "act" and not request.shares)
+        if may_read or any(each in asked for each in names):
             raise Barrier("it asks what may read a file that it has written")
 
     def _ask(self, request: Request) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from teola_plugin.adapters.reader import instances
 from teola_plugin.adapters.reader.asking import Nobody, Request
-from teola_plugin.adapters.reader.natives_files import is_output
+from teola_plugin.adapters.reader.natives_files import is_output, write
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque
 from teola_plugin.engines import EngineSpec
@@ -101,6 +101,10 @@ MAY_RAISE = {
     "a folder in place of a file": EACH + """
         with open('.', 'w') as file:
             file.write(reply)
+    """,
+    "a file of the system": EACH + """
+        with open('/proc/self/comm', 'w') as file:
+            file.write('x')
     """,
     "no name": EACH + """
         with open('', 'w') as file:
@@ -276,18 +280,28 @@ def test_what_the_library_calls_is_its_own(
     assert [first(each).barrier is None for each in made] == [False, False]
 
 
+def test_a_write_to_a_file_of_the_run_is_noted(tmp_path: Path) -> None:
+    run = Run(Nobody())
+    with (tmp_path / "a.txt").open("w") as file:
+        write(run, Opaque(file), "x")
+    assert run.written
+
+
 def test_a_request_that_names_a_written_file_is_left_to_the_run(tmp_path: Path) -> None:
     found = first(program("open('a.png', 'w').write(text)\nreturn m.ask('look at a.png')", tmp_path))
     assert found.barrier is not None
     assert "has written" in found.barrier.what
 
 
-@pytest.mark.parametrize(("op", "is_asked"), [("act", False), ("decoding", True)])
-def test_what_may_read_a_written_file_is_left_to_the_run(op: str, is_asked: bool) -> None:
+@pytest.mark.parametrize(
+    ("op", "shares", "is_asked"),
+    [("act", False, False), ("call", False, False), ("act", True, True), ("decoding", False, True)],
+)
+def test_what_may_read_a_written_file_is_left_to_the_run(op: str, shares: bool, is_asked: bool) -> None:
     run = Run(Nobody())
     run.written.add("a.txt")
     act: Callable[[], Any] = lambda: None  # noqa: E731
-    request = Request("key", EngineSpec("python", None), op, None, {}, lambda value: value, act=act)
+    request = Request("key", EngineSpec("python", None), op, None, {}, lambda value: value, act=act, shares=shares)
     if is_asked:
         run.ask(request)
     else:
