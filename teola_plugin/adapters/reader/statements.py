@@ -24,7 +24,7 @@ from teola_plugin.adapters.reader.heap import (
     Frame,
 )
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
-from teola_plugin.adapters.reader.resuming import goes_on, head_of, place_of, targets_of
+from teola_plugin.adapters.reader.resuming import goes_on, place_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import Evaluate, Store
 from teola_plugin.adapters.reader.table import is_collection
@@ -36,20 +36,19 @@ COMPUTES = "it computes with numpy"
 class Statements(Expressions):
     """Compiles the statements of one scope."""
 
-    _targets: Sequence[str] | None = None
-    """The variables that loops around set; see `resuming.Place`."""
+    _is_in_loop = False
 
-    def _repeated_block(self, nodes: Sequence[ast.stmt], targets: Sequence[str] = ()) -> Block:
-        outer, self._targets = self._targets, (*(self._targets or ()), *targets)
+    def _repeated_block(self, nodes: Sequence[ast.stmt]) -> Block:
+        outer, self._is_in_loop = self._is_in_loop, True
         try:
             return self.block(nodes)
         finally:
-            self._targets = outer
+            self._is_in_loop = outer
 
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
         """Compile a block of statements."""
-        targets = self._targets
-        parts = [(self._statement(node), place_of(node, nodes, targets)) for node in nodes]
+        is_repeated = self._is_in_loop
+        parts = [(self._statement(node), place_of(node, nodes, is_repeated=is_repeated)) for node in nodes]
         filename = self.filename
 
         def block(frame: Frame) -> Ended:
@@ -82,7 +81,7 @@ class Statements(Expressions):
 
     def returning(self, node: ast.expr) -> Block:
         """Compile the body of a lambda."""
-        value, place, filename = self.expression(node), place_of(node, [node]), self.filename
+        value, place, filename = self.expression(node), place_of(node, [node], is_repeated=False), self.filename
 
         def block(frame: Frame) -> Ended:
             frame[RUN].levels[-1].place = place
@@ -354,24 +353,13 @@ class Statements(Expressions):
 
     def _do_for(self, node: ast.For) -> Block:
         source, target = self.expression(node.iter), self.target(node.target)
-        body = self._repeated_block(node.body, targets_of(node))
+        body = self._repeated_block(node.body)
         orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
         is_temporary = isinstance(node.iter, ast.Call)
-        head, where = head_of(node, self._targets), f"{self.filename}:{node.lineno}"
 
         def loop(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            try:
-                value = source(frame)
-            except Barrier as e:
-                e.where = e.where or where
-                if head is None or not goes_on(run, frame, head, e, run.stops):
-                    raise
-                marked = run.leaves
-                ended = _round(run, frame, body)  # the one that the framework's run is in
-                if ended is None:
-                    raise run.skipped[-1].again() from None
-                return run.absorb(frame, BREAK, ended, marked, None)
+            value = source(frame)
             marked = run.leaves
             until: int | None = None
             if run.is_unknown(value):
@@ -382,12 +370,9 @@ class Statements(Expressions):
                 for item in value.iterator if is_ours else operators.iterated(run, value):
                     run.tick()
                     target(frame, item)
-                    used = run.used
                     ended = _round(run, frame, body)
                     if ended is not None:
                         break
-                    if run.used > used:  # which round the framework's run is in is not known
-                        raise run.skipped[-1].again()
                 else:
                     until = run.leaves
                     ended = orelse(frame)
