@@ -89,6 +89,7 @@ class OfPandas(Opaque):
 
 
 def class_of(name: str) -> Any:
+    """Return the class of pandas with the name; None if pandas is not loaded."""
     module = sys.modules.get(_MODULES[name])
     return vars(module).get(name) if type(module) is types.ModuleType else None
 

@@ -94,20 +94,25 @@ def path_in(value: Any) -> pathlib.Path | None:
     return held if is_plain else None
 
 
+def _parts_in(values: Arguments) -> list[Any] | None:
+    """Return known texts and paths as such; None if a value is neither."""
+    parts = [each if type(each) is str else path_in(each) for each in values]
+    return None if None in parts else parts
+
+
 def joined(a: Any, b: Any) -> Opaque | None:
     """Return `a / b` for a path and a known text or path; None for other values."""
-    parts = [each if type(each) is str else path_in(each) for each in (a, b)]
-    if None in parts or type(parts[0]) is type(parts[1]) is str:
+    parts = _parts_in((a, b))
+    if parts is None or type(a) is type(b) is str:
         return None
-    return Opaque(_PATH(*parts), is_own=True)  # type: ignore[arg-type]
+    return Opaque(_PATH(*parts), is_own=True)
 
 
 def _make_path(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
     known(run, *args)
-    parts = [each if type(each) is str else path_in(each) for each in args]
-    if kwargs or None in parts:
+    if kwargs or (parts := _parts_in(args)) is None:
         raise Barrier("it makes a path in an unusual way")
-    return Opaque(_PATH(*parts), is_own=True)  # type: ignore[arg-type]
+    return Opaque(_PATH(*parts), is_own=True)
 
 
 def _of_path(path: pathlib.Path, name: str) -> Any:
@@ -123,8 +128,7 @@ def _of_path(path: pathlib.Path, name: str) -> Any:
 
 def _read(run: Any, path: pathlib.Path, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, *args)
-    given = [each if type(each) is str else path_in(each) for each in args]
-    if kwargs or None in given:
+    if kwargs or (given := _parts_in(args)) is None:
         raise Barrier(f"it calls {name} of a path in an unusual way")
     found = getattr(path, name)(*given)
     return found if type(found) is str else Opaque(found, is_own=True)
@@ -310,10 +314,6 @@ def flush(run: Any, value: Opaque) -> None:
     _use(run, value)
 
 
-def _close(run: Any, value: Opaque) -> None:
-    leave(run, value)
-
-
 def leave(run: Any, value: Opaque) -> None:
     """Close a file. Raises: Barrier for a file of the framework's run."""
     if type(value.held) is not Output:
@@ -379,7 +379,7 @@ def _is_shown(value: Any) -> bool:
 
 
 _OF_FILES: dict[str, Callable[..., Any]] = {
-    "write": write, "writelines": _write_lines, "flush": flush, "close": _close,
+    "write": write, "writelines": _write_lines, "flush": flush, "close": leave,
 }  # fmt: skip
 _OF_ROWS: dict[str, Callable[..., Any]] = {
     "writerow": _write_row, "writerows": _write_rows, "writeheader": _write_header,
