@@ -45,8 +45,8 @@ class Draft(GraphBuilder):
         self.runs: Counter[Hashable] = Counter()
         self.guard: When | None = None
         self.level = 0
-        self.beside: tuple[list[str], ...] = ()
-        """Of the branches around, for each set of branches: functions in them that store something outside."""
+        self.beside: tuple[tuple[set[int], int], ...] = ()
+        """Of each set of branches around: the branches with functions that change something, and the branch here."""
         self.origin = ""
         self.bindings = Bindings(self.unique, self.gate)
         self._untold: set[str] = set()
@@ -330,11 +330,13 @@ class Draft(GraphBuilder):
         A branch may find the in-place changes of an earlier branch.
         """
         before, gates_before, beside_before = self._barriers, self.gates, self.beside
-        self.beside = (*beside_before, [])
+        changing, count = set[int](), 0
         after, gates_after = before, gates_before
 
         def branch() -> None:
-            nonlocal after, gates_after
+            nonlocal after, gates_after, count
+            count += 1
+            self.beside = (*beside_before, (changing, count))
             named = {b.name for b in after}
             after += tuple(b for b in self._barriers if b.name not in named)
             gates_after += tuple(g for g in self.gates if g not in gates_after)

@@ -60,7 +60,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     if why:
         writes = effects.writes or None if effects else None
         if not writes:
-            _note_beside(draft, fn)
+            _note_beside(draft)
             draft.leave("TB101", component, f"{shown}: {why}", DECLARE)
         return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), writes)
     call, args = _arguments(draft, component if effects is None else function, given, keys)
@@ -72,7 +72,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         read = _read_by(draft, component, function, call, reading)
         reach = _reach_of(function)
         if reach.alters:
-            _note_beside(draft, fn)
+            _note_beside(draft)
         return draft.read(
             name or shown, component, fn, read, draft.bindings.mode(), *args,
             identity=identity, holds=holds, reach=reach,
@@ -120,10 +120,10 @@ def _is_plain_template(value: Any) -> bool:
     return (kind is PromptTemplate or kind is ChatPromptTemplate) and is_transparent(value)
 
 
-def _note_beside(draft: Draft, fn: str) -> None:
-    """Note that a function may store something while the functions of other branches run."""
-    for altering in draft.beside:
-        altering.append(fn)
+def _note_beside(draft: Draft) -> None:
+    """Note that a function may change something while the functions of other branches run."""
+    for changing, branch in draft.beside:
+        changing.add(branch)
 
 
 def _says_text(function: Any) -> bool:
@@ -169,8 +169,9 @@ def _read_by(
 
         def program(run: Run) -> Any:
             run.is_beside = True
-            if any(beside):
+            if any(changing - {branch} for changing, branch in beside):
                 run.begin_beside_unread()
+                run.forget_shared([[value], [value]])
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
         call = getattr(current(), "asides", None)

@@ -146,9 +146,9 @@ def run_batch(
         return run_batch(run, component.default, values, ways, returns_errors=returns_errors)
     works = [partial(run_component, run, component, value, way) for value, way in zip(values, ways, strict=True)]
     if returns_errors:
-        return _begun_together(run, [partial(_value_or_error, work) for work in works], len(works))
+        return _begun_together(run, [partial(_value_or_error, work) for work in works], values, len(works))
     is_async = bool(ways) and ways[0].is_async
-    return _begun_together(run, works, 1 if is_async else _WORKERS, are_cancelled=is_async)
+    return _begun_together(run, works, values, 1 if is_async else _WORKERS, are_cancelled=is_async)
 
 
 def _value_or_error(work: Callable[[], Any]) -> Any:
@@ -178,24 +178,24 @@ def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way],
 
 
 def _begun_together(
-    run: Run, works: Sequence[Callable[[], Any]], most: int, *, are_cancelled: bool = False
+    run: Run, works: Sequence[Callable[[], Any]], given: Sequence[Any], most: int, *, are_cancelled: bool = False
 ) -> list[Any]:
     """Return the results of several works; the first `most` begin regardless of errors in the others.
 
-    `are_cancelled`: an error in a work may end the remaining works at the next request.
+    `given`: the inputs of the works. `are_cancelled`: an error in a work may end the other works at the next request.
     """
     before = after = run.gates
     made: list[Any] = []
     raised: BaseException | None = None
     where, run.where = run.where, NOWHERE
-    with beside(run, are_cancelled=are_cancelled) as companions:
+    with beside(run, [[each] for each in given], are_cancelled=are_cancelled) as companions:
         for at, work in enumerate(works):
             if at < most:
                 run.gates = before
             elif raised is not None:
                 break
             try:
-                with run.together(len(works)), companions.one():
+                with companions.one():
                     made.append(work())
             except (Exception, Barrier, Stalled) as e:
                 if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
@@ -303,7 +303,8 @@ def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
 def _side_by_side(run: Run, steps: Mapping[str, Any], value: Any, way: Way) -> dict[str, Any]:
     """Return the result of each component for one input: all begin, regardless of errors."""
     works = [partial(run_component, run, step, value, way) for step in steps.values()]
-    return dict(zip(steps, _begun_together(run, works, len(works), are_cancelled=way.is_async), strict=True))
+    made = _begun_together(run, works, [value] * len(works), len(works), are_cancelled=way.is_async)
+    return dict(zip(steps, made, strict=True))
 
 
 def _assign(run: Run, component: Any, value: Any, way: Way) -> Any:

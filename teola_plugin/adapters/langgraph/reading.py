@@ -100,7 +100,8 @@ class GraphReader:
         led = _Led({key: set(seen) for key, seen in front.joined.items()}, waits=front.waits)
         mark, last, run.is_beside = run.mark, run.mark, len(front.tasks) > 1
         around, site, sent = run.where, run.site, 0
-        with beside(run, are_cancelled=way.is_async) as companions:
+        given, shared = [[task.argument] for task in front.tasks], [*front.state.values()]
+        with beside(run, given, are_cancelled=way.is_async, shared=shared) as companions:
             for place, task in enumerate(front.tasks):
                 run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
                 run.site = (site, (front.number, place))
@@ -109,7 +110,7 @@ class GraphReader:
                 run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
                 marked = run.leaves
                 try:
-                    with run.together(len(front.tasks)), companions.one(is_cancelled=not self._is_on_thread(task)):
+                    with companions.one(is_cancelled=not self._is_on_thread(task)):
                         updates += self._noted(run, task, front, way, led)
                 except (Barrier, Stalled, Undecided) as e:
                     run.drop_leaves(marked)

@@ -281,7 +281,7 @@ class _Reading:
             return
         while len(following := [(name, each) for each in events for name in self._acceptors(each)]) == 1:
             events = self._read(*following[0])
-        companions = Companions(self.run)
+        companions = Companions(self.run, [self.context.state])
         with self._held_back(companions):
             self._fan(following, [], companions)
 
@@ -294,6 +294,10 @@ class _Reading:
             if not self.is_whole:
                 companions.add_unread()
             companions.hold_back()
+            try:
+                companions.require_nothing_shared()
+            except Barrier as e:
+                raise Stalled(e.what) from e
 
     def _fan(
         self, following: Sequence[tuple[str, Any]], events: list[Any], companions: Companions,
@@ -310,7 +314,7 @@ class _Reading:
                 return
             asked, mine = len(run.asks), own.get(name, NO_SOURCES)
             run.gates -= mine  # the runs of one step are like the rounds of one loop, see `asking.Ask`
-            with companions.one():
+            with companions.one(given=[event]):
                 events = self._read(name, event, is_beside=True)
                 own[name] = mine | self._of_replies()
                 run.gates |= mine

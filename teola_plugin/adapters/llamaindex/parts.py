@@ -286,9 +286,9 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
             return steps.is_whole and own.is_steady() and (name in steps.undisturbed or not waits)
 
         context = StepContext(state, is_checked, buffers.get(name, {}), is_steady, is_async)
-        companions, is_read = Companions(run), False
+        companions, is_read = Companions(run, [state]), False
         try:
-            with companions.one():
+            with companions.one(given=[*values.values()]):
                 values = {**values, **dict.fromkeys(contexts, Opaque(context, is_own=True))}
                 value = read_step(run, steps, name, values)
             is_read = True

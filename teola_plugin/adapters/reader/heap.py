@@ -107,6 +107,9 @@ NOWHERE = Signal("nowhere")
 Ended = Signal | None
 Block = Callable[[Frame], Ended]
 
+_UNKNOWN_PARTS = object()
+"""Stands for the parts of an object of which not all are known."""
+
 LISTS = (list, deque)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 DICTS = (*MAPPINGS, Frame)
@@ -325,7 +328,7 @@ class Heap:
         changed |= {key: held for key, held in self._tainted.items() if key not in moment.marks.tainted}
         changed |= self._known_otherwise(moment.marks.each)
         frames = self.frames()
-        return bool(frames) and not self._may_matter(changed, frames[-1])
+        return bool(frames) and not self.can_reach(changed, frames[-1])
 
     # --- objects -----------------------------------------------------------------------------------------------------
 
@@ -883,7 +886,7 @@ class Heap:
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
-            if true <= self._true.keys() and (not changed or not self._may_matter(changed, frame)):
+            if true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
@@ -896,26 +899,47 @@ class Heap:
         finally:
             self._logs = [other for other in self._logs if other is not log]
 
-    def can_reach(self, changed: Mapping[int, Any]) -> bool:
-        """Whether the functions under evaluation reach any of the objects."""
-        frames = self.frames()
-        return bool(frames) and self._may_matter(changed, frames[-1])
+    def can_reach(self, changed: Mapping[int, Any], *roots: Any) -> bool:
+        """Whether the program may still use any of the objects: a frame or `roots` reach it, or it is from outside.
 
-    def _may_matter(self, changed: Mapping[int, Any], frame: Frame) -> bool:
-        """Whether the program may use an object among the objects behind a round: a frame reaches the object.
-
-        No frame reaches what only the round used, for example the variables of functions called by the round.
+        No frame reaches what only a finished function used, for example its variables.
         """
-        todo: list[Any] = [frame, *self.frames()]
+        return not self._given.keys().isdisjoint(changed) or self.can_share(changed, roots)
+
+    def can_share(self, changed: Mapping[int, Any], roots: Iterable[Any]) -> bool:
+        """Whether functions beside each other may use any of the objects: as `can_reach`, but for own inputs."""
+        is_outside = any(key in self._exact or self.stands_outside(held) for key, held in changed.items())
+        return is_outside or any(self.reached(changed, [*roots, *self.frames()]))
+
+    def reached(self, changed: Iterable[int], roots: Iterable[Any]) -> Iterator[int]:
+        """Yield the ids that `roots` reach among the ids of changed objects; all ids behind what has unknown parts."""
+        for value in self._walk(roots):
+            if value is _UNKNOWN_PARTS:
+                yield from changed
+            elif id(value) in changed:
+                yield id(value)
+
+    def forget_shared(self, roots: Sequence[Sequence[Any]]) -> None:
+        """Note that the content of what several of the `roots` reach is unknown from here on."""
+        found: dict[int, Any] = {}
+        several: dict[int, Any] = {}
+        for each in roots:
+            mine = {id(value): value for value in self._walk(each) if value is not _UNKNOWN_PARTS}
+            several |= {key: value for key, value in mine.items() if key in found}
+            found |= mine
+        for value in several.values():
+            if type(value) in (*LISTS, *MAPPINGS, set):
+                self.taint(value)
+
+    def _walk(self, roots: Iterable[Any]) -> Iterator[Any]:
+        """Yield what `roots` reach but for atoms, near objects first; _UNKNOWN_PARTS last if there may be more."""
+        todo = list(roots)
         seen = set[int]()
-        if any(key in self._given or key in self._exact or self.stands_outside(held) for key, held in changed.items()):
-            return True
-        for value in todo:  # what is near first: `todo` grows
+        for value in todo:  # `todo` grows
             kind = type(value)
             if kind in ATOMS or id(value) in seen:
                 continue
-            if id(value) in changed:
-                return True
+            yield value
             seen.add(id(value))
             todo += self.open_parts(value)
             todo += self.lists_in(value)
@@ -930,11 +954,13 @@ class Heap:
                 elif kind is not Opaque:
                     parts = value.parts() if isinstance_of(value, Callee) else None
                     if parts is None:
-                        return True
+                        yield _UNKNOWN_PARTS
+                        return
                     todo += parts
                 continue
             if kind is Lazy:
-                return True
+                yield _UNKNOWN_PARTS
+                return
             if kind in (tuple, frozenset):
                 todo += value
                 continue
@@ -945,7 +971,6 @@ class Heap:
             if kind is Frame:
                 found = {name: held for name, held in found.items() if name not in _OF_THE_CALL}
             todo += [*found, *found.values()] if type(found) is dict else found
-        return False
 
     def stands_outside(self, held: Any) -> bool:
         """Whether the object stands for something outside of the program that the program changes; see changes.py."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
@@ -71,7 +70,7 @@ def evaluated_beside(
     Barrier if a coroutine changes what another coroutine may read: how far the reading coroutine has come by then is
     not known, so no request found in the coroutines is certain.
     """
-    with beside(run, are_cancelled=not returns_errors) as companions, _sharing_nothing(run) as changes:
+    with beside(run, [[part] for part in parts], are_cancelled=not returns_errors) as companions:
         found, errors, stopped = list[Any](), list[Exception](), None
         before = after = run.gates
         around, mark = run.is_beside, run.mark
@@ -79,43 +78,22 @@ def evaluated_beside(
         for part in parts:
             run.gates -= TIMED - before  # all are begun before any of them has waited
             run.is_beside, run.mark = around or len(parts) > 1, mark
-            with run.noting() as changed, run.together(len(parts)):
-                try:
-                    with companions.one():
-                        found.append(part.force())
-                except Exception as e:  # of the program that is read: the rest goes on
-                    found.append(e)
-                    errors.append(e)
-                except (Stalled, Undecided) as e:
-                    stopped = stopped or e
-                finally:
-                    last = last if run.mark is mark else run.mark
-                    run.is_beside, run.mark = around, last
-                    if len(parts) > 1:
-                        changes |= changed
+            try:
+                with companions.one():
+                    found.append(part.force())
+            except Exception as e:  # of the program that is read: the rest goes on
+                found.append(e)
+                errors.append(e)
+            except (Stalled, Undecided) as e:
+                stopped = stopped or e
+            finally:
+                last = last if run.mark is mark else run.mark
+                run.is_beside, run.mark = around, last
             after |= run.gates
     run.gates = after
     if stopped is not None:
         raise stopped
     return found, errors
-
-
-@contextlib.contextmanager
-def _sharing_nothing(run: Any) -> Iterator[dict[int, Any]]:
-    """Yield a dict for the changes made by coroutines that run beside each other inside the context.
-
-    Raises: Barrier, as the context ends, if the program can reach what was changed; no request found inside is certain.
-    """
-    changes: dict[int, Any] = {}
-    known_before = set(run.asks)
-    try:
-        yield changes
-    finally:
-        changed = {key: change for key, change in changes.items() if not run.stands_outside(change[0])}
-        if changed and run.can_reach(changed):
-            for key in run.asks.keys() - known_before:
-                run.asks[key].is_possible = True
-            raise Barrier("coroutines that run beside each other change what they share")
 
 
 def _is_among(pending: Pending, others: Sequence[Pending]) -> bool:

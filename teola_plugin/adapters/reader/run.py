@@ -106,6 +106,8 @@ class Given:
         self.copies: dict[int, tuple[Any, Any]] = {}
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.guarded: dict[int, Any] = {}
+        self.aliased: dict[int, Any] = {}
+        """Copies of inputs that the program can reach from outside, too."""
         self.exact: dict[int, Any] = {}
         self.escaped: set[type] = set()
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
@@ -280,6 +282,7 @@ class Run(Heap):
         self._is_noted = False
         self._is_together = False
         self._guarded = given.guarded
+        self._aliased = given.aliased
         self._settings = given.settings
         self._reached = given.reached
         self._alone, self._is_alone = given.alone, None if given.alone else False
@@ -325,6 +328,8 @@ class Run(Heap):
         if known is not None and id(value) not in self.heard:
             if id(value) not in self._copies:
                 self._require_alone(value, kind)
+            elif not is_given:
+                self._aliased[id(known[1])] = known[1]
             return known[1]
         if isinstance_of(value, Opaque) or kind is Unknown:
             return value
@@ -370,6 +375,11 @@ class Run(Heap):
     @property
     def _is_beside_unread(self) -> bool:
         return self.changes.holds(UNREAD)
+
+    @property
+    def is_changed_beside(self) -> bool:
+        """Whether functions that are not read, and change containers, run beside functions under evaluation."""
+        return self._is_beside_unread and (self._notes is None or self._notes.alters)
 
     @property
     def _has_others(self) -> bool:
@@ -843,6 +853,10 @@ class Run(Heap):
     def stands_outside(self, held: Any) -> bool:
         """See `Heap`."""
         return self.changes.stand(held)
+
+    def can_share(self, changed: Mapping[int, Any], roots: Iterable[Any]) -> bool:
+        """See `Heap`."""
+        return not self._aliased.keys().isdisjoint(changed) or super().can_share(changed, roots)
 
     def may_change(self, held: Any) -> bool:
         """See `Heap`."""
