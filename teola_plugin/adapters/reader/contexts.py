@@ -42,6 +42,7 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
 
     Returns how the body ended. Raises: errors of the body and of the context; Barrier, Stalled.
     """
+    within = _all_read(frame[RUN], within)
     if type(context) is Managed and context.is_async in (is_async, None):
         return context.around(within)
     enter = _method(context, "__aenter__" if is_async else "__enter__")
@@ -56,6 +57,23 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
         run.locks = locks
         if type(context) is Opaque and type(context.held) is natives_files.Output:
             natives_files.leave(run, context)
+
+
+def _all_read(run: Any, within: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function for the body of a `with` statement. Raises: Barrier at the end of a body not read whole.
+
+    An unread statement may have changed what the context uses at the end.
+    """
+
+    def body(value: Any) -> Any:
+        skipped = len(run.skipped)
+        try:
+            return within(value)
+        finally:
+            if len(run.skipped) > skipped:
+                raise Barrier("it leaves a context, the body of which is not read whole") from None
+
+    return body
 
 
 def null(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Managed:

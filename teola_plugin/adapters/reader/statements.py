@@ -444,8 +444,10 @@ class Statements(Expressions):
             try:
                 ended = guarded(frame)
             except Exception:
+                skipped = len(run.skipped)
                 if final(frame) is not None:
                     raise Barrier("a finally block leaves") from None
+                _require_read(run, skipped)
                 raise
             finally:
                 run.end(beginning)
@@ -456,7 +458,10 @@ class Statements(Expressions):
 
             def finish(inner: Frame) -> Ended:
                 nonlocal after
+                skipped = len(run.skipped)
                 after = final(inner)
+                if ended is not None:
+                    _require_read(run, skipped)
                 if after is not None and run.raised > beginning.raised:
                     raise Barrier("a finally block leaves, perhaps from an error")
                 return None
@@ -488,10 +493,14 @@ class Statements(Expressions):
                 raise Barrier(f"it sets the name {name}, which is not its own, to an error")
             if store:
                 store(frame, error)
+            run: Run = frame[RUN]
+            skipped = len(run.skipped)
             try:
                 ended = body(frame)
-            except Exception:  # of the program that is read
+            except Exception as raised:  # of the program that is read
                 forget(frame)
+                if raised is error:
+                    _require_read(run, skipped)
                 raise
             forget(frame)
             return ended
@@ -642,6 +651,16 @@ def _either(
         return handle(frame, error)
 
     return lambda frame: frame[RUN].fork(frame, first, second, why)
+
+
+def _require_read(run: Run, skipped: int) -> None:
+    """Require a block read whole that passes on an error or a result. Raises: Barrier.
+
+    An unread statement may have changed the error or the result. `skipped`: how many statements were skipped before the
+    block.
+    """
+    if len(run.skipped) > skipped:
+        raise Barrier("it passes on an error or a result, behind what is not read")
 
 
 def _holds(run: Run, frame: Frame, guard: Evaluate | None) -> bool:

@@ -188,6 +188,30 @@ READ_ON = {
 """Programs, with how many requests are found ahead of the run from its second time on."""
 
 LEFT = {
+    "in a context that it changes": """
+        with Noted(m, "none") as noted:
+            unread(lambda: setattr(noted, "name", "other"))
+            m.ask("x")
+            m.ask("y")
+        return m.ask("end")
+    """,
+    "in a finally block, with a result that it changes": """
+        return m.ask(f"{kept(m, docs)}"), m.ask("end")
+    """,
+    "in a handler, with an error that it changes": """
+        try:
+            fails(m, Failed("none"))
+        except Failed as e:
+            m.ask(e.args[0])
+        return m.ask("end")
+    """,
+    "in a finally block, with an error that it changes": """
+        try:
+            fails_at_last(m, Failed("none"))
+        except Failed as e:
+            m.ask(e.args[0])
+        return m.ask("end")
+    """,
     "in a loop": """
         out = []
         for name in ("a", "b", "a"):
@@ -451,6 +475,42 @@ def visit(m, out, name):
 def add(m, kept):
     unread(lambda: kept.append("y"))
     m.ask("same")
+
+class Noted:
+    def __init__(self, m, name):
+        self.m, self.name = m, name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.m.ask("end " + self.name)
+
+class Failed(Exception):
+    pass
+
+def kept(m, rows):
+    rows = [*rows, "b"]
+    try:
+        return rows
+    finally:
+        unread(lambda: rows.append("z"))
+        m.ask("x")
+
+def fails(m, error):
+    try:
+        raise error
+    except Failed:
+        unread(lambda: setattr(error, "args", ("other",)))
+        m.ask("x")
+        raise
+
+def fails_at_last(m, error):
+    try:
+        raise error
+    finally:
+        unread(lambda: setattr(error, "args", ("other",)))
+        m.ask("x")
 
 def program(m, docs, words, **rest):
 """
