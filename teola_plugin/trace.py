@@ -190,11 +190,15 @@ class Mark(Protocol):
 
 
 class Asked:
-    """A request of the framework's run. `key`: makes the key. `mark`: makes the position before the request."""
+    """A request of the framework's run. `key`: makes the key. `mark`: makes the position before the request.
 
-    def __init__(self, key: Callable[[], Hashable], mark: Callable[[], Mark]) -> None:
+    `items`: how many items are requested at once; the key is that of the first.
+    """
+
+    def __init__(self, key: Callable[[], Hashable], mark: Callable[[], Mark], items: int = 1) -> None:
         self.key = key
         self.mark = mark
+        self.items = items
         self._found: dict[Callable[[], Any], Any] = {}
 
     def once(self, find: Callable[[], T]) -> T:

@@ -472,7 +472,59 @@ def patching(client: Any) -> Callable[[str], list[Any]]:
     return ask
 
 
-@pytest.mark.parametrize("make", [moving, patching])
+def moving_in_rounds(client: Any) -> Callable[[str], list[Any]]:
+    """A function that sends the requests of each round elsewhere."""
+
+    def ask(given: str) -> list[Any]:
+        found, before = [], str(client.base_url)
+        for n in range(3):
+            client.base_url = f"{before}{n}/"
+            found += [client.chat.completions.create(model="m", messages=user(f"{given} {each}")) for each in range(3)]
+        client.base_url = before
+        return [each.choices[0].message.content for each in found]
+
+    return ask
+
+
+def moving_within_rounds(client: Any) -> Callable[[str], list[Any]]:
+    """A function that sends some requests of each round elsewhere."""
+
+    def ask(given: str) -> list[Any]:
+        found, before = [], str(client.base_url)
+        for n in range(3):
+            found.append(client.chat.completions.create(model="m", messages=user(given)))
+            client.base_url = f"{before}other/" if n else before
+            found.append(client.chat.completions.create(model="m", messages=user(given)))
+            found.append(client.chat.completions.create(model="m", messages=user(f"{given} {n}")))
+            client.base_url = before
+        return [each.choices[0].message.content for each in found]
+
+    return ask
+
+
+def moving_two(client: Any) -> Callable[[str], list[Any]]:
+    """A function with a second client, which is sent elsewhere in each round."""
+    other = client.with_options(timeout=50)
+
+    def ask(given: str) -> list[Any]:
+        found, before = [], str(other.base_url)
+        for n in range(4):
+            if n != 1:
+                other.base_url = f"{before}{n}/"
+            found.append(client.chat.completions.create(model="m", messages=user(given)))
+            found.append(other.chat.completions.create(model="m", messages=user(given)))
+            found.append(client.chat.completions.create(model="m", messages=user(f"{given} {n // 2}")))
+            found.append(other.chat.completions.create(model="m", messages=user(f"{given} {n // 2}")))
+        other.base_url = before
+        return [each.choices[0].message.content for each in found]
+
+    return ask
+
+
+MOVING = [moving, patching, moving_in_rounds, moving_within_rounds, moving_two]
+
+
+@pytest.mark.parametrize("make", MOVING)
 def test_a_change_on_the_way_asks_nothing_twice(service: Service, make: Any) -> None:
     """What was foreseen, and read again with the settings from behind the change, is another request."""
     app = RunnableLambda(make(OpenAI(**settings(service))))

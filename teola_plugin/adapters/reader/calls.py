@@ -101,6 +101,11 @@ class FunctionValue(Callee):
         self._around = around
         self._defaults = defaults
 
+    @property
+    def has_defaults(self) -> bool:
+        """Whether a parameter has a default, which is evaluated with the definition."""
+        return bool(self._defaults)
+
     def is_plain(self, frames: Sequence[Any]) -> bool:
         around: Frame | None = self._around
         while around is not None:
@@ -513,6 +518,8 @@ def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:
     function = frame[FUNCTION]
     is_of_program = frame[OUTER] is not None or type(function) is not types.FunctionType
     level = Level(frame, code.name, None if is_of_program else function.__code__, is_direct, code, run.doubts)
+    if not run.levels:
+        run.begin_function()
     run.levels.append(level)
     try:
         _require_end(run, level)

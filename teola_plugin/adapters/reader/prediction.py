@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 MAX_READINGS = 200
 """Readings of one program from one state."""
 
+MAX_IN_VAIN = 3
+"""Rounds of a loop that are read on behind an unread statement and have only one request, before no more are read."""
+
 
 class Line(Protocol):
     """The connection of a prediction to requests and worker threads."""
@@ -111,7 +114,7 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
-        self._found: dict[Hashable, Request] = {}
+        self._found: dict[tuple[Hashable, int], Request] = {}
         self._keys: dict[Hashable, Hashable] = {}
         self._accounted: dict[Hashable, tuple[int, int]] = {}
         self._routes = routes
@@ -121,6 +124,7 @@ class Prediction:
         self._passed: list[Passed] = []
         self._changed: list[Changed] = []
         self._unbound: list[Passed] = []
+        self._had_found = self._rounds_in_vain = 0
         self._mark: Mark | None = None
         self._listener = listener or Listener()
         if listener is not None:
@@ -248,7 +252,8 @@ class Prediction:
         """Read on behind unread statements once the framework's run has come past them."""
         if run.is_lost:
             is_wrong(run.open.stop)
-        stops = [*run.stops, *(run.after if run.changes.is_needed else ())]
+        again = [stop for each in run.passed[: run.used] if (stop := each.again) is not None]
+        stops = [*run.stops, *(run.after if run.changes.is_needed else ()), *again]
         if not stops:
             return
         del self._passed[run.used :]
@@ -275,11 +280,31 @@ class Prediction:
         run.give_way()
         while self._unbound:
             passed = self._unbound.pop()
+            passed.made_keys = Counter(key() for key in self._listener.made(passed.where)[: passed.made])
+            self._begin_round(passed)
             with contextlib.suppress(Barrier):  # too much to copy
                 passed.bind(self._given, run.heard)
                 self._passed.append(passed)
         run.passed, run.mark = self._passed, self._mark
         return run
+
+    def _begin_round(self, passed: Passed) -> None:
+        """Forget how the framework's run came past the same stop in an earlier round of a loop."""
+        stops = ((at, each.again) for at, each in enumerate(self._passed))
+        at, stop = next(((at, stop) for at, stop in stops if stop is not None and passed.is_past(stop)), (0, None))
+        if stop is None:
+            return
+        self._rounds_in_vain = self._rounds_in_vain + 1 if len(self._found) <= self._had_found + 1 else 0
+        self._had_found = len(self._found)
+        if self._rounds_in_vain >= MAX_IN_VAIN:
+            self._listener.leave(stop)
+        del self._passed[at:]
+        for each in self._changed[at + 1 :]:
+            each.clear()
+        passed.acts = acts = Counter[Hashable]()
+        for (key, number), request in self._found.items():
+            if request.has_own_requests:
+                acts[key] = max(acts[key], number + 1)
 
     def _read_anew(self, barriers: list[Barrier], *, is_assuming: bool = False) -> tuple[Run, State | None]:
         """Evaluate the program until an evaluation comes to no further change of outside values."""
@@ -329,18 +354,28 @@ class Prediction:
         Values outside of the function may have changed since, and may have been read as of now instead of as of then.
         Requests of unread statements do not count: the reading has gone on with the values behind the statement.
         """
-        since = max((each.made for each in run.passed[: run.used] if each.where == where), default=0)
+        last = max((each for each in run.passed[: run.used] if each.where == where), key=_made, default=None)
+        since = last.made if last is not None else 0
         made = self._listener.made(where, since)
         if not made or self._accounted.get(where) == (since, len(made)):
             return False
         acts = [request for request in self._found.values() if request.op == "act"]
         if acts and not any(each.shares for each in acts):
             return False
-        found = [self._key_of(number, request) for number, request in self._found.items() if request.op != "act"]
+        found = [
+            self._key_of(number, request)
+            for number, request in self._found.items()
+            if request.op != "act" and (last is None or self._is_since(last, number, request))
+        ]
         if (Counter(key() for key in made) - Counter(found)).total() > len(acts):
             return True
         self._accounted[where] = since, len(made)  # requests that were found stay found
         return False
+
+    def _is_since(self, passed: Passed, number: tuple[Hashable, int], request: Request) -> bool:
+        """Whether a request was found for after the framework's run had come past a stop."""
+        key, at = number
+        return at - passed.began[key] >= passed.made_keys[self._key_of(number, request)]
 
     def _is_behind(self, run: Run, ask: Ask) -> bool:
         """Whether the framework's run has come past the place of a request, and has not made the request.
@@ -354,8 +389,10 @@ class Prediction:
         request = ask.request
         if not later or request.has_own_requests:
             return bool(later) and request.act is not None
-        made = [key() for key in self._listener.made(ask.where)[: later[-1]]]
-        return made.count(self._key_of(ask.key, request)) <= ask.number - self._state.counts[request.key]
+        last: Passed | None = run.passed[at - 1] if at and run.passed[at - 1].where == ask.where else None
+        since, before = (last.made, last.counts) if last is not None else (0, self._state.counts)
+        made = [key() for key in self._listener.made(ask.where)[since : later[-1]]]
+        return made.count(self._key_of(ask.key, request)) <= ask.number - before.get(request.key, 0)
 
     def _key_of(self, number: Hashable, request: Request) -> Hashable:
         """Return the key of a request's reply at the engine, made once."""
@@ -404,6 +441,10 @@ class Prediction:
             answer = Answer(error=e)
         self._answers[ask.key] = answer
         return True
+
+
+def _made(passed: Passed) -> int:
+    return passed.made
 
 
 Note = Callable[[Barrier | None, int, Sequence[Barrier]], None]

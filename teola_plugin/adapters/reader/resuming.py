@@ -23,8 +23,8 @@ import functools
 import inspect
 import operator
 import types
-from collections import defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,7 +64,8 @@ LOOKING = frozenset({
 class Place:
     """A statement: the first and last line, and the last line of the block around.
 
-    `is_repeated`: in a loop. `has_rounds`: contains a comprehension. `names`: all names mentioned.
+    `is_repeated`: in a loop. `has_rounds`: contains a comprehension. `names`: all names mentioned. `targets`: variables
+    that the `for` loops around set, once in each round.
     """
 
     start: int
@@ -73,6 +74,7 @@ class Place:
     is_repeated: bool
     has_rounds: bool
     names: frozenset[str]
+    targets: tuple[str, ...] = ()
 
     def holds(self, line: int) -> bool:
         """Whether a run at the line is in the statement."""
@@ -83,18 +85,55 @@ class Place:
         return self.end < line <= self.until
 
 
-def place_of(node: ast.stmt | ast.expr, block: Sequence[ast.stmt | ast.expr], *, is_repeated: bool) -> Place:
-    """Return the place of a statement of a block, or of the expression of a lambda."""
+def place_of(
+    node: ast.stmt | ast.expr, block: Sequence[ast.stmt | ast.expr], targets: Sequence[str] | None = None
+) -> Place:
+    """Return the place of a statement of a block, or of the expression of a lambda.
+
+    `targets`: see `Place`; None outside of loops.
+    """
     inner = list(ast.walk(node))
     return Place(
-        node.lineno, _end(node), _end(block[-1]), is_repeated,
+        node.lineno, _end(node), _end(block[-1]), targets is not None,
         any(isinstance(each, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) for each in inner),
-        frozenset(each.id for each in inner if isinstance(each, ast.Name)),
+        frozenset(each.id for each in inner if isinstance(each, ast.Name)), tuple(targets or ()),
     )  # fmt: skip
 
 
 def _end(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno or node.lineno
+
+
+def targets_of(node: ast.For) -> list[str]:
+    """Return the variables that a loop sets at the beginning of a round, and that nothing in the round sets again."""
+    again = {name for part in node.body for each in ast.walk(part) for name in _set_by(each)}
+    return [name for each in ast.walk(node.target) for name in _set_by(each) if name not in again]
+
+
+def head_of(node: ast.For, targets: Sequence[str] | None) -> Place | None:
+    """Return the place of the part of a loop that gives the items; None if a line has a part of the body, too.
+
+    The place is passed at the beginning of each round. `targets`: see `place_of`.
+    """
+    end = _end(node.iter)
+    if node.body[0].lineno <= end:
+        return None
+    inner = [each for part in (node.target, node.iter) for each in ast.walk(part)]
+    names = frozenset(each.id for each in inner if isinstance(each, ast.Name))
+    own = (*(targets or ()), *targets_of(node))
+    return Place(node.lineno, end, _end(node.body[-1]), is_repeated=True, has_rounds=False, names=names, targets=own)
+
+
+def _set_by(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node by itself may set or delete."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            yield name
+        case ast.alias(name=path, asname=name):
+            yield name or path.partition(".")[0]
+        case _:
+            found = (getattr(node, "name", None), getattr(node, "rest", None))
+            yield from (name for name in found if isinstance(name, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +148,11 @@ class Stop:
     places: tuple[Place, ...]
     where: Hashable = ()
     callee: types.CodeType | None = None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the framework's run may come past the stop several times, in rounds of a loop."""
+        return self.places[-1].is_repeated
 
     def is_at(self, other: Stop) -> bool:
         """Whether both stops are the same place, maybe in different runs."""
@@ -139,11 +183,11 @@ class Stop:
 
 
 def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
-    """Return the stop at an unread statement; None unless the statement runs for certain, and once."""
+    """Return the stop at an unread statement; None unless the statement runs for certain, and once in a round."""
     *around, level = run.levels
-    if run.in_doubt or run.is_assuming or place.is_repeated or level.frame is not frame or level.code is None:
+    if run.in_doubt or run.is_assuming or level.frame is not frame or level.code is None:
         return None
-    if run.where is NOWHERE:
+    if run.where is NOWHERE or (place.is_repeated and run.tasks):
         return None
     for each in around:
         if each.code is None or each.place is None or each.place.is_repeated or each.place.has_rounds:
@@ -170,20 +214,22 @@ def _come_past(
     stop = None if run.is_lost else stop_here(run, frame, place)
     if stop is None or run.has_escaped():  # the copies do not tell what else has the same object
         return None
+    if stop.is_repeated and stops is run.after:  # the rounds are read all the same
+        return None
     stop = replace(stop, callee=callee)
     passed: Passed | None = run.open
     if passed is None or passed.where != stop.where or not stop.is_passed(passed.places):
         is_next = passed is None or (passed.where == stop.where and stop.is_inside(passed.places))
         passed = run.passed[run.used] if is_next and run.used < len(run.passed) else None
         try:
-            if passed is None or not (passed.is_past(stop) and passed.is_of(run)):
+            if passed is None or not (passed.is_past(stop) and passed.is_of(run) and passed.is_later(run, stop)):
                 stops.append(stop)
                 return None
         except Undecided as e:
             raise Stalled from e
         run.used += 1
     passed.fill(run, frame, place)
-    run.open = run.behind = passed
+    run.open = run.behind = run.counting = passed
     run.skipped.append(barrier.bare())
     return passed
 
@@ -254,7 +300,9 @@ class Passed:
     `where`: which run of the function, see `run.Run`.
     `seen`: all copies with the originals, by the original's id. For the program that reads on: `given`, pairs of the
     reader's copy of an input and the copy from the stack; `outside`, copies of outside values from then on.
-    `is_alone`: all requests before were made under the function.
+    `is_alone`: all requests before were made under the function. `acts`: how often each request that has own requests
+    was found before. `counts`: how often each request had been made when reading went on, of those asked then or since;
+    `began`: when the function began.
     """
 
     stop: Stop | None
@@ -268,6 +316,23 @@ class Passed:
     where: Hashable = ()
     made: int = 0
     """The number of requests that the run of the function had made before."""
+
+    made_keys: Counter[Hashable] = field(default_factory=Counter)
+    """The keys of these requests."""
+
+    has_all_keys: bool = True
+    """Whether these are the keys of all items requested so far, which tell how often each item was requested."""
+
+    began: Counter[Hashable] = field(default_factory=Counter)
+    acts: Mapping[Hashable, int] = field(default_factory=dict)
+    counts: dict[Hashable, int] = field(default_factory=dict)
+
+    @property
+    def again(self) -> Stop | None:
+        """The stop, if the framework's run may be heard there again, in a later round of a loop."""
+        if self.stop is None or not any(place.targets for place in self.stop.places):
+            return None
+        return replace(self.stop, where=self.where)
 
     def is_past(self, stop: Stop) -> bool:
         """Whether the run in which a reading ended has come past the stop, as recorded here."""
@@ -304,6 +369,26 @@ class Passed:
         same, frame, level = _Same(run), run.levels[0].frame, self.levels[0]
         return all(same(frame.get(name), level.seen.get(name)) for name in parameters_of(level.code))
 
+    def is_later(self, run: Run, stop: Stop) -> bool:
+        """Whether the framework's run is in no earlier round of a loop than the reading: has made all requests.
+
+        Reading goes on in that round. What else the reading has from an earlier round must not be used.
+        """
+        if not stop.is_repeated:
+            return True
+        return self.has_all_keys and all(
+            not request.has_own_requests and run.number_of(request) <= self.made_keys[key_of(request)]
+            for request in run.requested.values()
+        )
+
+    def count(self, run: Run, request: Request) -> None:
+        """Give a request, the first of the key in the reading behind the stop, the number of the framework's run."""
+        if request.key not in self.counts:
+            if not request.has_own_requests:
+                made = run.began[request.key] + self.made_keys[key_of(request)]
+                run.counts[request.key] = max(run.counts[request.key], made)
+            self.counts[request.key] = run.counts[request.key]
+
     def fill(self, run: Run, frame: Frame, place: Place) -> None:
         """Give the variables of a frame the values from behind a statement."""
         level = self.levels[len(run.levels) - 1]
@@ -316,7 +401,8 @@ class Passed:
             if name in frame:
                 mine = frame[name]
                 if _is_own(mine):
-                    if name not in place.names and _is_kept(level.code, name, mine, seen):
+                    is_lasting = _is_lasting(level.code, name, mine) if place.is_repeated else name not in place.names
+                    if is_lasting and _is_kept(level.code, name, mine, seen):
                         continue
                 else:
                     with contextlib.suppress(Undecided):
@@ -328,11 +414,16 @@ class Passed:
                 is_changed = is_changed or not classes.is_atom(mine)
             run.note(frame)
             frame[name] = level.copies[name]
-        if is_changed:
+        if is_changed or place.is_repeated:
             _forget_own(run)
         run.is_outside(self.outside)
         run.mark = self.mark
         self.mark.is_beside |= run.is_beside
+        for key, number in self.acts.items():
+            run.counts[key] = max(run.counts[key], number)
+        self.counts, self.began = {}, run.began
+        for request in run.requested.values():
+            self.count(run, request)
 
     def require_lasting(self, function: types.FunctionType) -> None:
         """Raises: Barrier if a function uses variables of the run's frames that the reader may change in its own."""
@@ -351,8 +442,11 @@ class Passed:
     def _is_asked(self, run: Run, request: Request) -> bool:
         if request.has_own_requests:
             return True
-        key = request_key(request.spec, request.op, request.payload, request.settings)
+        key = key_of(request)
         if not is_comparable(key) or key != self.key:
+            return False
+        self.count(run, request)
+        if self.has_all_keys and run.number_of(request) != self.made_keys[key]:
             return False
         return self.is_alone or self.mark.taken(key) == run.counts[request.key]
 
@@ -387,6 +481,11 @@ def parameters_of(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + sum(map(bool, variadic))]
 
 
+def key_of(request: Request) -> Hashable:
+    """Return the key of a request's reply at the engine."""
+    return request_key(request.spec, request.op, request.payload, request.settings)
+
+
 def _is_own(value: Any) -> bool:
     """Whether the reader made the value, of stock parts or functions of the program, and no other object holds it."""
     return isinstance_of(value, Callee) or (type(value) is Opaque and value.is_own)
@@ -400,21 +499,28 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
     if type(mine) is FunctionValue:
         function = seen.held if type(seen) is Opaque else None
         return type(function) is types.FunctionType and function.__code__.co_name == mine.name
-    return not _is_set_inside(code, name)
+    return not is_set_inside(code, name)
+
+
+def _is_lasting(code: types.CodeType, name: str, value: Any) -> bool:
+    """Whether a variable has the same value of the reader's in all rounds of a loop: a function, set in one place."""
+    setting = [each for each in dis.get_instructions(code) if each.argval == name and each.opname in _SETTING_ALL]
+    return type(value) is FunctionValue and not value.has_defaults and len(setting) == 1
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_set_inside(code: types.CodeType, name: str) -> bool:
+def is_set_inside(code: types.CodeType, name: str) -> bool:
     """Whether a function (or comprehension) inside of a function sets a variable of the latter."""
     inner = [each for each in code.co_consts if type(each) is types.CodeType and name in each.co_freevars]
     return any(
         any(each.argval == name and each.opname in _SETTING for each in dis.get_instructions(part))
-        or _is_set_inside(part, name)
+        or is_set_inside(part, name)
         for part in inner
     )
 
 
 _SETTING = frozenset({"STORE_DEREF", "DELETE_DEREF"})
+_SETTING_ALL = _SETTING | {"STORE_FAST", "DELETE_FAST"}
 
 
 def _sees_changes(level: Variables, function: Any, found: Set[str] = frozenset()) -> bool:
@@ -426,7 +532,7 @@ def _sees_changes(level: Variables, function: Any, found: Set[str] = frozenset()
         return False
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if name in level.code.co_cellvars and name not in found:
-            if name not in level.seen or _is_set_inside(level.code, name) or _is_set_again(level.code, name):
+            if name not in level.seen or is_set_inside(level.code, name) or _is_set_again(level.code, name):
                 return True
             with contextlib.suppress(ValueError):  # not set yet
                 if _sees_changes(level, cell.cell_contents, found | {name}):

@@ -222,11 +222,13 @@ class Run(Heap):
     `locks`: how many locks the program holds. `limits`: how many time limits apply. `paused_s`: how
     long the program has paused.
 
-    `levels`: the functions under evaluation, from the outermost. `stops`: where functions ended at an unread statement.
+    `levels`: the functions under evaluation, from the outermost. `requested`: the requests of the outermost, by their
+    keys; `began`: how often each request had been made before. `stops`: where functions ended at an unread statement.
     `skipped`: the unread statements behind which reading went on. `passed`: how the framework's run has come past a
     stop, of which `used` were used. `open`: the last of these, until a request confirms the reading; `behind`: the
-    last of these, also then. `is_lost`: the request did not. `mark`: where the framework's run was then. `is_beside`:
-    requests are made beside the function under evaluation. `tasks`: tasks that nothing has awaited yet. `where`:
+    last of these, also then; `counting`: likewise, until the outermost function ends. `is_lost`: the request did not.
+    `mark`: where the framework's run was then. `is_beside`: requests are made beside the function under evaluation.
+    `tasks`: tasks that nothing has awaited yet. `where`:
     identifies the run of a function, as the same function of the program may run several times, even side by side. See
     resuming.py.
     `awaited`: unknown objects of a component's own, which the program may have changed.
@@ -255,6 +257,9 @@ class Run(Heap):
         self.limits = 0
         self.paused_s = 0.0
         self.levels: list[Level] = []
+        self.requested: dict[Hashable, Request] = {}
+        self.began = Counter[Hashable]()
+        self.counting: Any = None
         self.is_direct = False
         self.stops: list[Any] = []
         self.skipped: list[Barrier] = []
@@ -1017,8 +1022,11 @@ class Run(Heap):
             raise Barrier("it asks what may read a file that it has written")
 
     def _ask(self, request: Request) -> Any:
+        if self.counting is not None:
+            self.counting.count(self, request)
         number = self.counts[request.key]
         self.counts[request.key] += 1
+        self.requested[request.key] = request
         key = (request.key, number)
         source = (request.source, self.site)
         answer = None if request.key in self.uncounted else self._answers.get(key)  # may belong to another repetition
@@ -1042,6 +1050,14 @@ class Run(Heap):
         if request.may_raise:
             self.raises(sources)
         return Unknown(request.holds, sources)
+
+    def begin_function(self) -> None:
+        """Begin the outermost function of a program."""
+        self.began, self.requested, self.counting = self.counts.copy(), {}, None
+
+    def number_of(self, request: Request) -> int:
+        """Return how often the outermost function has made a request."""
+        return self.counts[request.key] - self.began[request.key]
 
     def _gates_of(self, source: tuple[Hashable, Hashable]) -> frozenset[Hashable]:
         """See `Ask.gates`."""

@@ -26,7 +26,7 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.dataframes import OfPandas
 from teola_plugin.adapters.reader.notes import Notes, roots_of
-from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, parameters_of
+from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, is_set_inside, parameters_of
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import STALE, Barrier, Opaque, is_installed_file, isinstance_of
 from teola_plugin.trace import Asked
@@ -130,6 +130,12 @@ class Listener:
         self.is_over = False
         self._asked: list[list[Level]] = []
         self._heard: set[tuple[int, int]] = set()
+        self._rounds: dict[Hashable, tuple[int, ...]] = {}
+        self._repeated: list[Stop] = []
+        """Stops in loops, of each of which all requests were heard since `_rounds` has the first round."""
+        self._left: list[Stop] = []
+        self._has_all_keys = True
+        """Whether the key of each item was heard."""
         self._passed: dict[int, Passed] = {}
         self._lock = threading.Lock()
 
@@ -169,16 +175,19 @@ class Listener:
         levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
         is_own = self._code is None or any(code is self._code for _, code, _ in levels)
         with self._lock:
+            self._has_all_keys &= asked.items == 1
             made = len(self._made.get(where, ()))
             if is_own and where is not NOWHERE:
                 self._made[where].append(functools.cache(asked.key))
             for number, *_ in levels:
                 self._passed.pop(number, None)
             known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
-            come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels)) is not None]
+            known += [stop for stop in self._repeated if not any(map(stop.is_at, known))]
+            come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels, frames)) is not None]
             if len(self._asked) < MAX_ASKED:
                 self._asked.append(levels)
-        stop, at = come_to[0] if come_to else (None, self._begins(levels))
+        begins = self._begins(levels)
+        stop, at = come_to[0] if come_to else (None, begins)
         if at is None or where is NOWHERE:
             return True
         number = levels[at][0]
@@ -191,6 +200,7 @@ class Listener:
         if passed is not None and self._note_reach(passed).may_show_ends:
             passed = pass_by(keeps_objects=False)
         if passed is not None:
+            passed.has_all_keys = self._has_all_keys
             self._note_reach(passed)
             with self._lock:
                 self._passed[number] = passed
@@ -221,14 +231,31 @@ class Listener:
         runs = {own for earlier in self._asked for own, each, _ in earlier if each is code}
         return runs <= {number} and all((own, each) in around for own, each, _ in levels[:at])
 
-    def _has_passed(self, stop: Stop, levels: Sequence[Level]) -> int | None:
-        """Return the index on a stack of the function that has come past a stop now, for the first time; else None."""
+    def leave(self, stop: Stop) -> None:
+        """Hear no more of a stop in a loop, as reading on from the stop gains nothing."""
+        self._left.append(stop)
+
+    def _has_passed(self, stop: Stop, levels: Sequence[Level], frames: Sequence[types.FrameType]) -> int | None:
+        """Return the index on a stack of the function that has come past a stop now; else None.
+
+        Only the first request behind a stop counts: of all, or of a round of a loop around.
+        """
         begins = [at for at, (_, code, _) in enumerate(levels) if code is stop.codes[0]]
         if len(begins) != 1 or len(self._asked) == MAX_ASKED:
             return None
         (at,) = begins
         heard = levels[at][0], id(stop.places[-1])
-        if heard in self._heard or not stop.is_passed([(code, line) for _, code, line in levels[at:]]):
+        if not stop.is_passed([(code, line) for _, code, line in levels[at:]]):
+            return None
+        if stop.is_repeated:
+            key = levels[at][0], tuple(map(id, stop.places))
+            before, self._rounds[key] = self._rounds.get(key), _round_of(stop, frames[at + len(stop.places) - 1])
+            if not any(map(stop.is_at, self._repeated)):
+                self._repeated.append(stop)
+            if before is not None:
+                is_left = before == self._rounds[key] or any(map(stop.is_at, self._left))
+                return None if is_left else at
+        elif heard in self._heard:
             return None
         self._heard.add(heard)
         for earlier in self._asked:  # the reading may have ended there since
@@ -236,6 +263,17 @@ class Listener:
             if began is not None and stop.is_passed([(code, line) for _, code, line in earlier[began:]]):
                 return None
         return at
+
+
+def _round_of(stop: Stop, frame: types.FrameType) -> tuple[int, ...]:
+    """Return what tells a round of the loops around a stop from the next one: the objects that the loops are at.
+
+    Only the loops set these variables. Where two rounds have the same objects, the second is not told apart.
+    """
+    code = frame.f_code
+    targets = stop.places[-1].targets
+    own = [name for name in targets if name not in code.co_freevars and not is_set_inside(code, name)]
+    return tuple(map(id, _variables_of(frame, own).values()))
 
 
 def _passed(

@@ -24,7 +24,7 @@ from teola_plugin.adapters.reader.heap import (
     Frame,
 )
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
-from teola_plugin.adapters.reader.resuming import goes_on, place_of
+from teola_plugin.adapters.reader.resuming import goes_on, head_of, place_of, targets_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import Evaluate, Store
 from teola_plugin.adapters.reader.table import is_collection
@@ -36,19 +36,20 @@ COMPUTES = "it computes with numpy"
 class Statements(Expressions):
     """Compiles the statements of one scope."""
 
-    _is_in_loop = False
+    _targets: Sequence[str] | None = None
+    """The variables that loops around set; see `resuming.Place`."""
 
-    def _repeated_block(self, nodes: Sequence[ast.stmt]) -> Block:
-        outer, self._is_in_loop = self._is_in_loop, True
+    def _repeated_block(self, nodes: Sequence[ast.stmt], targets: Sequence[str] = ()) -> Block:
+        outer, self._targets = self._targets, (*(self._targets or ()), *targets)
         try:
             return self.block(nodes)
         finally:
-            self._is_in_loop = outer
+            self._targets = outer
 
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
         """Compile a block of statements."""
-        is_repeated = self._is_in_loop
-        parts = [(self._statement(node), place_of(node, nodes, is_repeated=is_repeated)) for node in nodes]
+        targets = self._targets
+        parts = [(self._statement(node), place_of(node, nodes, targets)) for node in nodes]
         filename = self.filename
 
         def block(frame: Frame) -> Ended:
@@ -81,7 +82,7 @@ class Statements(Expressions):
 
     def returning(self, node: ast.expr) -> Block:
         """Compile the body of a lambda."""
-        value, place, filename = self.expression(node), place_of(node, [node], is_repeated=False), self.filename
+        value, place, filename = self.expression(node), place_of(node, [node]), self.filename
 
         def block(frame: Frame) -> Ended:
             frame[RUN].levels[-1].place = place
@@ -353,13 +354,24 @@ class Statements(Expressions):
 
     def _do_for(self, node: ast.For) -> Block:
         source, target = self.expression(node.iter), self.target(node.target)
-        body = self._repeated_block(node.body)
+        body = self._repeated_block(node.body, targets_of(node))
         orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
         is_temporary = isinstance(node.iter, ast.Call)
+        head, where = head_of(node, self._targets), f"{self.filename}:{node.lineno}"
 
         def loop(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            value = source(frame)
+            try:
+                value = source(frame)
+            except Barrier as e:
+                e.where = e.where or where
+                if head is None or not goes_on(run, frame, head, e, run.stops):
+                    raise
+                marked = run.leaves
+                ended = _round(run, frame, body)  # the one that the framework's run is in
+                if ended is None:
+                    raise run.skipped[-1].again() from None
+                return run.absorb(frame, BREAK, ended, marked, None)
             marked = run.leaves
             until: int | None = None
             if run.is_unknown(value):
@@ -370,9 +382,12 @@ class Statements(Expressions):
                 for item in value.iterator if is_ours else operators.iterated(run, value):
                     run.tick()
                     target(frame, item)
+                    skipped = len(run.skipped)
                     ended = _round(run, frame, body)
                     if ended is not None:
                         break
+                    if len(run.skipped) > skipped:  # which round the framework's run is in is not known
+                        raise run.skipped[-1].again()
                 else:
                     until = run.leaves
                     ended = orelse(frame)
@@ -656,8 +671,8 @@ def _either(
 def _require_read(run: Run, skipped: int) -> None:
     """Require a block read whole that passes on an error or a result. Raises: Barrier.
 
-    An unread statement may have changed the error or the result. `skipped`: how many statements were skipped before the
-    block.
+    An unread statement may have changed the error or the result, or stand in another round of a loop. `skipped`: how
+    many statements were skipped before the block.
     """
     if len(run.skipped) > skipped:
         raise Barrier("it passes on an error or a result, behind what is not read")

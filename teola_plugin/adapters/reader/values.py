@@ -34,6 +34,12 @@ class Barrier(BaseException):
         self.__context__ = self.__cause__ = None
         return self.with_traceback(None)
 
+    def again(self) -> Barrier:
+        """Return a barrier for the next round of a loop, which comes to the same construct."""
+        barrier = Barrier(self.what, self._hint)
+        barrier.where = self.where
+        return barrier
+
     @property
     def hint(self) -> str:
         """The hint for the construct; for installed code, which users do not rewrite, the declaration that helps."""

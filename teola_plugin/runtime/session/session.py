@@ -393,9 +393,9 @@ class Session(seams.Session):
                 return
         hear(None)
 
-    def _tell(self, key: Callable[[], Hashable]) -> None:
+    def _tell(self, key: Callable[[], Hashable], items: int = 1) -> None:
         """Report a request of the framework's run to the listeners."""
-        hearing, asked = self._hearing, Asked(key, self._mark_here)
+        hearing, asked = self._hearing, Asked(key, self._mark_here, items)
         try:
             silent = [hear for hear in hearing if not hear(asked)]
         except Exception as e:  # a fault of ours is never the user's
@@ -558,7 +558,7 @@ class Session(seams.Session):
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
         if self._hearing and payloads:
-            self._tell(lambda: request_key(spec, op, payloads[0], settings))
+            self._tell(lambda: request_key(spec, op, payloads[0], settings), len(payloads))
         with kept_off, self._lock:
             if self._is_closed or (self._is_alone and op not in SHARED):  # there is no slot to look for
                 replies = [Reply() for _ in payloads]

@@ -56,13 +56,18 @@ def _hidden(value: ast.expr) -> ast.expr:
 
 
 class SideBySide:
-    """One run of a program, and what is read of it meanwhile. `rnd` decides when something is read, and answered."""
+    """One run of a program, and what is read of it meanwhile. `rnd` decides when something is read, and answered.
 
-    def __init__(self, program: Any, reply: Callable[[Key, int], Any], rnd: random.Random) -> None:
+    `is_beside`: as in a chain, whose other parts may ask at the same time.
+    """
+
+    def __init__(
+        self, program: Any, reply: Callable[[Key, int], Any], rnd: random.Random, *, is_beside: bool = False
+    ) -> None:
         self.ahead = 0
         self.skipped = 0
         self.barriers: list[str] = []
-        self._program, self._rnd, self._make = program, rnd, reply
+        self._program, self._rnd, self._make, self._is_beside = program, rnd, reply, is_beside
         self._slots = Slots()
         self._numbers: Counter[Hashable] = Counter()
         self._works: list[Callable[[], None]] = []
@@ -79,6 +84,7 @@ class SideBySide:
         copies.note([self._program])
 
         def read(run: Run) -> None:
+            run.is_beside = self._is_beside
             try:
                 call(run, run.load(self._program), (), dict(own))
             finally:
@@ -138,7 +144,10 @@ class SideBySide:
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
-        slot = self._slots.ahead(request.key) if mark is None else self._slots.coming(request.key, mark)
+        if mark is not None and mark.is_beside and mark.taken(request.key):
+            return None
+        is_next = mark is None or mark.is_beside
+        slot = self._slots.ahead(request.key) if is_next else self._slots.coming(request.key, mark)
         if slot.outcome == "miss":
             self._answer(request.key, slot)
         return slot.reply

@@ -50,14 +50,17 @@ def test_a_random_program_asks_for_what_it_would_have_asked(seed: int, tmp_path:
         name, case = f"program_{number}", seed * 1000 + number
         for turn in range(3):
             program, make, reply = getattr(module, name), inputs(case), numbered(case)
-            side = SideBySide(program, reply, random.Random(case + turn))
+            side = SideBySide(program, reply, random.Random(case + turn), is_beside=bool(case % 2))
             try:
                 alone, value = native(program, make, reply), side.run(make())
             except TooLong:
                 continue
             told = f"{shown(text, name)}\n{make()}"
             if side.extra:  # an earlier request has come to be equal to one that was asked ahead: see docs/limits.md
-                alike = SideBySide(program, lambda key, number, reply=reply: reply(key, 0), random.Random(case + turn))
+                alike = SideBySide(
+                    program, lambda key, number, reply=reply: reply(key, 0), random.Random(case + turn),
+                    is_beside=bool(case % 2),
+                )  # fmt: skip
                 alike.run(make())
                 assert alike.extra == 0, told
                 found["equal"] += 1
@@ -521,13 +524,13 @@ def program_of(text: str, tmp_path: Path, name: str) -> Any:
     return module_of(f"{HIDDEN}\n{HELPERS}{body}", tmp_path / f"{name}.py").program
 
 
-def sides(program: Any, given: dict[str, Any], rnd: random.Random) -> list[SideBySide]:
+def sides(program: Any, given: dict[str, Any], rnd: random.Random, *, is_beside: bool = False) -> list[SideBySide]:
     """Three runs of a program, which come to what it comes to alone."""
     made: list[SideBySide] = []
     for _ in range(3):
         make, reply = lambda: {key: list(value) for key, value in given.items()}, numbered(0)
         alone = native(program, make, reply)
-        made.append(SideBySide(program, reply, rnd))
+        made.append(SideBySide(program, reply, rnd, is_beside=is_beside))
         value = made[-1].run(make())
         assert repr(value) == repr(alone.value if alone.error is None else alone.error)
     return made
