@@ -84,7 +84,11 @@ def attribute_of(cls: type, name: str) -> Any:
 
 
 def without_replacements(method: Any) -> Any:
-    """Return the method beneath our own replacements."""
+    """Return the method beneath our own replacements. A function of the user's around one is the user's."""
     while type(method) is FunctionType and "__teola_original__" in vars(method):
-        method = vars(method)["__teola_original__"]
+        original = vars(method)["__teola_original__"]
+        wrapped = vars(method).get("__wrapped__")
+        if wrapped is not original and wrapped is not getattr(original, "__func__", None):
+            return method
+        method = original
     return method

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from teola_plugin.adapters.llamaindex.own_parts import own_part
+from teola_plugin.adapters.llamaindex.own_parts import own_parts
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.parts import Following, Parts, entered
 from teola_plugin.adapters.llamaindex.reachable import HOLDERS, reachable
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.trace import instrument_loaded, parts_among
 from teola_plugin.adapters.reader.asking import NOT_MINE, Asker
 from teola_plugin.adapters.reader.calling import call
@@ -26,7 +25,7 @@ def followed(held: Iterable[Any]) -> Callable[[Any], Following]:
     instrument_loaded()
     roots = [each for each in held if issubclass(type(each), HOLDERS)]  # `isinstance` runs a proxy's `__class__`
     components = {id(each): each for root in roots for each in reachable(root) if isinstance(each, HOLDERS)}.values()
-    parts = Parts(parts_among([*components]), [own_part(each) for each in components if is_read(each)])
+    parts = Parts(parts_among([*components]), own_parts(components))
     return parts.follow
 
 

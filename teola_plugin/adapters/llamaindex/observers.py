@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,11 +30,13 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from teola_plugin.adapters.interception import around
+from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
-from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
-from teola_plugin.adapters.llamaindex.reading_parts import METHODS, is_replaced
+from teola_plugin.adapters.llamaindex.parts import entered, entered_method, heard, method_run, own_run, part_of
+from teola_plugin.adapters.llamaindex.reading_parts import METHODS, is_replaced, original_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
+from teola_plugin.adapters.methods import attribute_of, without_replacements
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current
 
@@ -111,6 +115,71 @@ def _own_query(
 _OWN = around(_own_query)
 
 
+def observe_overrides(component: object, methods: Iterable[str]) -> None:
+    """Let the user's overrides of entry methods report as the framework's methods do."""
+    for name in methods:
+        cls = plain_class(component)
+        owner = next(each for each in cls.__mro__ if name in vars(each))
+        forms = around(_overriding(weakref.ref(owner), name))
+        if name.startswith("a"):
+            forms.replace(owner, coroutines=[name])
+        else:
+            forms.replace(owner, name)
+
+
+def _overriding(owner: weakref.ref[type], name: str) -> Callable[..., Any]:
+    """Surround the run of the user's override in a class: enter the part, and report the result."""
+    methods = (name.removeprefix("a"), f"a{name.removeprefix('a')}")
+
+    def overriding(
+        component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool
+    ) -> contextlib.AbstractContextManager[Callable[[Any], Any]] | None:
+        return None if current() is None else inside_call(component, args, kwargs)
+
+    @contextlib.contextmanager
+    def inside_call(
+        component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Iterator[Callable[[Any], Any]]:
+        query = _Query(args, kwargs)
+        part = part_of(component) if _is_observed(component, name, owner()) else None
+        own = None if part is None else method_run(part, name, args, kwargs, is_beside=True)
+        with contextlib.ExitStack() as run:
+            run.enter_context(_in_override(component))
+            if own is not None:
+                run.enter_context(entered_method(part, own))
+
+            def finish(value: Any) -> Any:
+                run.close()
+                return value if query.has_changed() else _told(component, value, methods)
+
+            yield finish
+
+    return overriding
+
+
+_overridden: ContextVar[frozenset[int]] = ContextVar("teola_overridden", default=frozenset())
+"""The ids of components inside whose overrides the run is: only the outermost override has the component's value."""
+
+
+@contextlib.contextmanager
+def _in_override(component: object) -> Iterator[None]:
+    token = _overridden.set(_overridden.get() | {id(original_of(component))})
+    try:
+        yield
+    finally:
+        _overridden.reset(token)
+
+
+def _is_observed(component: object, name: str, owner: type | None = None) -> bool:
+    """Whether calls of the user's override report: nothing else replaces the override, in the class or the object.
+
+    `owner`: the class in which the override must stand.
+    """
+    cls, found = plain_class(component), attribute_of(plain_class(component), name)
+    is_first = owner is None or owner is next((each for each in cls.__mro__ if name in vars(each)), None)
+    return is_first and name not in vars(component) and without_replacements(found) is not found
+
+
 def _replace(cls: type, method: str, does: Mapping[str, bool]) -> None:
     prefix = "_" if method.startswith("_") else ""
     coroutine = f"{prefix}a{method.removeprefix(prefix)}"
@@ -158,9 +227,13 @@ class _Query:
 
 
 def _told(component: object, value: Any, methods: Sequence[str]) -> Any:
-    """Report a value, except inside a user's method of the same name: `return super().retrieve(query)[:3]`."""
+    """Report a value, except inside a user's method of the same name: `return super().retrieve(query)[:3]`.
+
+    Such a method reports itself if all of the component's do.
+    """
     session = current() if is_awaited(component) else None
-    if session and any(is_replaced(component, each) for each in methods):
+    is_inside = id(original_of(component)) in _overridden.get()
+    if session and (is_inside or any(is_replaced(component, n) and not _is_observed(component, n) for n in methods)):
         return value
     if session and isinstance(value, list) and is_plain(value) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))

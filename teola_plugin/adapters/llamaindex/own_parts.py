@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dis
-import inspect
 import types
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import chain, permutations
 from typing import Any
 
@@ -17,8 +16,8 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.workflow import StartEvent, Workflow
 
 from teola_plugin.adapters.llamaindex.entries import methods_of
+from teola_plugin.adapters.llamaindex.observers import observe_overrides
 from teola_plugin.adapters.llamaindex.parts import OwnMethods, OwnPart, OwnSteps
-from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_models import ASKING
 from teola_plugin.adapters.llamaindex.reading_parts import (
     METHODS,
@@ -26,7 +25,8 @@ from teola_plugin.adapters.llamaindex.reading_parts import (
     function_of,
     is_read,
     may_ask,
-    replacement_of,
+    overrides_of,
+    replacements_of,
 )
 from teola_plugin.adapters.llamaindex.reading_workflows import is_simple, may_send
 from teola_plugin.adapters.reader import foreign
@@ -37,15 +37,25 @@ from teola_plugin.adapters.source import node_of, origin_of
 from teola_plugin.trace import Reading
 
 
-def own_parts(pipeline: Any) -> list[OwnPart]:
-    """Return the components whose user functions may make requests."""
-    return [own_part(each) for each in reachable(pipeline) if is_read(each)]
+def own_parts(components: Iterable[Any], root: Any = None) -> list[OwnPart]:
+    """Return the components whose user functions may make requests, prepared for reading.
+
+    `root`: the component among them whose entry methods `own_methods` returns.
+    """
+    return [_own_part(each, has_methods=each is not root) for each in components if is_read(each)]
 
 
-def own_part(component: Any) -> OwnPart:
-    """Return a component with a user function, prepared for reading."""
-    origin = origin_of(function_of(component))
-    return OwnPart(component, Reading(f"{type_name(class_of(component))}: {origin}", origin))
+def _own_part(component: Any, *, has_methods: bool) -> OwnPart:
+    name, function = type_name(class_of(component)), function_of(component) or function_of(component, is_async=True)
+    reading = None if function is None else Reading(f"{name}: {origin_of(function)}", origin_of(function))
+    overrides = overrides_of(component) if has_methods else {}
+    observe_overrides(component, overrides)
+    return OwnPart(component, reading, _readings_of(component, overrides))
+
+
+def _readings_of(component: Any, functions: Mapping[str, types.FunctionType]) -> dict[str, Reading]:
+    name, origins = type_name(class_of(component)), {each: origin_of(function) for each, function in functions.items()}
+    return {each: Reading(f"{name}.{each}: {origin}", origin) for each, origin in origins.items()}
 
 
 def own_methods(pipeline: Any) -> OwnMethods | None:
@@ -53,18 +63,12 @@ def own_methods(pipeline: Any) -> OwnMethods | None:
     if not isinstance(pipeline, _WITH_METHODS):
         return None
     try:
-        cls: Any = class_of(pipeline)
-        names = [each for name in methods_of(cls) for each in (name, f"a{name}")]
-        methods = [(name, function) for name in names if (function := replacement_of(pipeline, name)) is not None]
-        found = {name: each for name, each in methods if inspect.iscoroutinefunction(each) is (name[:1] == "a")}
+        found = replacements_of(pipeline, methods_of(class_of(pipeline)))
         if not found or not may_ask(pipeline, list(found.values())):
             return None
     except Barrier:  # the class is unreadable
         return None
-    origins = {name: origin_of(each) for name, each in found.items()}
-    return OwnMethods(
-        pipeline, {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
-    )
+    return OwnMethods(pipeline, _readings_of(pipeline, found))
 
 
 _WITH_METHODS = (BaseRetriever, BaseQueryEngine, BaseSynthesizer, BaseNodePostprocessor, BaseChatEngine)

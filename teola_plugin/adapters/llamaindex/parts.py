@@ -104,6 +104,13 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def entered_method(component: object, own: OwnRun) -> Iterator[None]:
+    """Surround the run of a user's override of an entry method, which may go on to the framework's method."""
+    with entered(component, own), _covering(frozenset([id(component)])):
+        yield
+
+
+@contextlib.contextmanager
 def _covering(components: frozenset[int]) -> Iterator[None]:
     """Inside the context, the components with the given ids are not entered."""
     token = _here.set(_here.get() | components)
@@ -168,10 +175,19 @@ def _inside_own(own: OwnRun) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """A component of a user's class, whose function is read as its run begins."""
+    """A component of a user's class, whose function is read as its run begins.
+
+    `methods`: readings of the user's overrides of entry methods, by name. None but those are read without `reading`.
+    """
 
     component: Any
-    reading: Reading
+    reading: Reading | None
+    methods: Mapping[str, Reading]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """All readings of the component."""
+        return [*self.methods.values(), *([self.reading] if self.reading is not None else [])]
 
 
 _readings: dict[int, Reading] = {}
@@ -198,15 +214,14 @@ def _is_change(node: ast.AST) -> bool:
 
 def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
     """Return the run for a call of the component's method, if its function is read."""
-    reading = _readings.get(id(component))
-    if reading is None:
+    reading, is_async = _readings.get(id(component)), method.startswith("a")
+    function = function_of(component, is_async=is_async) if reading is not None else None
+    if reading is None or function is None:
         return None
 
     def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
         return asker.use(run, component, method, tuple(given[0]), given[1])
 
-    is_async = method.startswith("a")
-    function = function_of(component, is_async=is_async)
     blocks = is_async and not inspect.iscoroutinefunction(function) and not _changes_others(function)
     return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks, roots=[component, function])
 
@@ -222,8 +237,10 @@ class OwnMethods:
 _methods: dict[int, Mapping[str, Reading]] = {}
 
 
-def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
-    """Return the run of a user's override of an entry method, if read."""
+def method_run(
+    component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_beside: bool
+) -> OwnRun | None:
+    """Return the run of a user's override of an entry method, if read. `is_beside`: see `OwnRun`."""
     reading = _methods.get(id(component), {}).get(method)
     function = replacement_of(component, method) if reading is not None else None
     is_async = method.startswith("a")
@@ -235,7 +252,7 @@ def method_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mappi
         return found.force() if is_async and type(found) is Pending else found
 
     roots = [component, function]
-    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, roots=roots, is_beside=False)
+    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, roots=roots, is_beside=is_beside)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -310,6 +327,14 @@ def _reads_state(function: types.FunctionType) -> bool:
     return any("store" in each.__code__.co_names for each in functions_in(function))
 
 
+def _add_methods(component: Any, readings: Mapping[str, Reading]) -> None:
+    number = id(component)
+    if readings and number not in _methods:
+        weakref.finalize(component, _methods.pop, number, None).atexit = False
+    if readings:
+        _methods[number] = {**_methods.get(number, {}), **readings}
+
+
 class Parts:
     """The parts of one pipeline."""
 
@@ -323,17 +348,16 @@ class Parts:
                 weakref.finalize(part.component, _covered.pop, number, None).atexit = False
             _parts[number], _covered[number] = part.component, part.covered
         for each in own:
-            number = id(each.component)
-            if number not in _readings:
-                weakref.finalize(each.component, _readings.pop, number, None).atexit = False
-            _parts[number], _readings[number] = each.component, each.reading
+            _parts[number := id(each.component)] = each.component
+            if each.reading is not None:
+                if number not in _readings:
+                    weakref.finalize(each.component, _readings.pop, number, None).atexit = False
+                _readings[number] = each.reading
+            _add_methods(each.component, each.methods)
         if steps is not None:
             _steps[id(steps.workflow)] = self._held = steps
         if methods is not None:
-            number = id(methods.component)
-            if number not in _methods:
-                weakref.finalize(methods.component, _methods.pop, number, None).atexit = False
-            _methods[number] = methods.readings
+            _add_methods(methods.component, methods.readings)
 
     def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""

@@ -167,11 +167,11 @@ class LlamaIndexAsker:
         """Return the result of a component's method. Raises: Barrier, Stalled, and the program's own errors."""
         if not is_own(component):
             return self._parts.use(run, component, method, args, kwargs)
-        if (function := replacement_of(component, method)) is not None:  # no method of the framework's is around it
-            return call(run, run.load(function), (run.load(component), *args), dict(kwargs))
         if not run.in_doubt:
             self._here[id(component)] += 1
             self.reached |= self._here
+        if (function := replacement_of(component, method)) is not None:  # no method of the framework's is around it
+            return call(run, run.load(function), (run.load(component), *args), dict(kwargs))
         return read_own(run, component, method, args, kwargs)
 
     def setting(self, held: Any, name: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import wrapt
@@ -51,7 +51,7 @@ from teola_plugin.adapters.llamaindex.models import beside_loops, is_ours
 from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
 from teola_plugin.adapters.llamaindex.reading_settings import as_set, places_set
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
-from teola_plugin.adapters.methods import is_shared
+from teola_plugin.adapters.methods import is_shared, without_replacements
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
@@ -382,7 +382,7 @@ def is_read(component: Any) -> bool:
         if not is_own(component):
             return False
         found = (function_of(component), function_of(component, is_async=True))
-        functions = [each for each in found if each is not None]
+        functions = [each for each in (*found, *overrides_of(component).values()) if each is not None]
         return bool(functions) and may_ask(component, functions)
     except Barrier:  # the class is unreadable
         return False
@@ -401,14 +401,18 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
 
 
 def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:
-    """Return the user's function read for a component; None if the framework's method around it was changed, too."""
+    """Return the user's function read for a component; None if the framework's method around it was changed, too.
+
+    `is_async`: the function that the framework's coroutine calls.
+    """
     cls = class_of(component)
     base = CustomQueryEngine if foreign.is_subtype(cls, CustomQueryEngine) else kind_of(component)
     if base is None or base not in _READ or not foreign.has_known_classes(cls):
         return None
     around, name = _READ[base]
+    around = tuple(map(_coroutine, around)) if is_async else around
     own = foreign.own_attributes(component)
-    if own is None or any(each in own for each in (*around, name)):
+    if own is None or any(each in own for each in (*around, name, _coroutine(name))):
         return None
     if any(foreign.in_mro(cls, each) is not foreign.in_mro(base, each) for each in around):
         return None
@@ -437,19 +441,30 @@ def replacement_of(component: Any, method: str) -> types.FunctionType | None:
     return function
 
 
+def replacements_of(component: Any, names: Iterable[str]) -> dict[str, types.FunctionType]:
+    """Return the user's readable overrides of methods, and of their coroutines, by name."""
+    methods = [each for name in names for each in (name, f"a{name}")]
+    found = {each: function for each in methods if (function := replacement_of(component, each)) is not None}
+    return {name: each for name, each in found.items() if inspect.iscoroutinefunction(each) is name.startswith("a")}
+
+
+def overrides_of(component: Any) -> dict[str, types.FunctionType]:
+    """Return the user's readable overrides of the method by which the framework uses a component of a user's class."""
+    kind = kind_of(component)
+    return {} if kind is None else replacements_of(component, METHODS[kind][:1])
+
+
 def _coroutine(name: str) -> str:
     return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"
 
 
 _READ: Mapping[type, tuple[tuple[str, ...], str]] = {
-    CustomQueryEngine: (("query", "aquery"), "custom_query"),
-    BaseQueryEngine: (("query", "aquery"), "_query"),
-    BaseRetriever: (
-        ("retrieve", "aretrieve", "_handle_recursive_retrieval", "_ahandle_recursive_retrieval"), "_retrieve",
-    ),
-    BaseNodePostprocessor: (("postprocess_nodes", "apostprocess_nodes"), "_postprocess_nodes"),
-}  # fmt: skip
-"""By class: the framework's methods that call the user's method, and the method's name, without a coroutine's `a`."""
+    CustomQueryEngine: (("query",), "custom_query"),
+    BaseQueryEngine: (("query",), "_query"),
+    BaseRetriever: (("retrieve", "_handle_recursive_retrieval"), "_retrieve"),
+    BaseNodePostprocessor: (("postprocess_nodes",), "_postprocess_nodes"),
+}
+"""By class: the framework's methods that call the user's method, and the method's name, without the coroutines' `a`."""
 
 
 def own_function(cls: type, base: type, name: str) -> types.FunctionType | None:
@@ -460,6 +475,7 @@ def own_function(cls: type, base: type, name: str) -> types.FunctionType | None:
 
 def without_span(found: Any) -> types.FunctionType | None:
     """Return a function, or the function inside a LlamaIndex span; None for any other object."""
+    found = without_replacements(found)
     if type(found) is types.FunctionType:
         return found
     if type(found) is not wrapt.FunctionWrapper:
@@ -552,7 +568,7 @@ def own_attribute(run: Run, owner: Opaque, name: str) -> Any:
     `asking.NOT_MINE` for any other attribute.
     """
     held = owner.held
-    found = foreign.in_mro(type(held), name)
+    found = without_replacements(foreign.in_mro(type(held), name))
     if type(found) is wrapt.FunctionWrapper:
         function = without_span(found)
         if function is None or foreign.is_of_library(function):

@@ -75,7 +75,7 @@ def _traced_whole(pipeline: Any) -> Traced:
     held = reachable(pipeline)
     loops = loops_in(held)
     parts = [*([root] if root.traced.engines else ()), *parts_among(held[1:], root.covered - root.ahead)]
-    own, steps = own_parts(pipeline), own_steps(pipeline)
+    own, steps = own_parts(held, pipeline), own_steps(pipeline)
     methods = None if root.traced.engines else own_methods(pipeline)  # else the graph asks for what they do
     if not (own or steps or methods) and parts in ([], [root]) and root.traced is root.atraced:
         return replace(root.traced, loops=loops) if loops else root.traced
@@ -88,7 +88,7 @@ def _traced_whole(pipeline: Any) -> Traced:
         root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps, methods).follow, parts=shown, loops=loops,
         readings=(
             *(steps.readings.values() if steps else ()), *(methods.readings.values() if methods else ()),
-            *(each.reading for each in own),
+            *(reading for each in own for reading in each.readings),
         ),
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.llamaindex.own_runs import outermost
-from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, method_run, step_run, steps_of
+from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, entered_method, method_run, step_run, steps_of
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.adapters.methods import attribute_of
@@ -140,13 +140,13 @@ def _reading_method(
     """Begin reading a user's override of an entry method."""
     component, session = original_of(twin), current()
     try:
-        own = method_run(component, name, args, kwargs)
+        own = method_run(component, name, args, kwargs, is_beside=False)
     except Exception:  # a fault of ours is never the user's: the method runs as it is
         log.exception("the method %s could not be read", name)
         return contextlib.nullcontext()
     if own is None or session is None or session.is_at_rest:
         return contextlib.nullcontext()
-    return entered(component, own)
+    return entered_method(component, own)
 
 
 def _sync_entry(

@@ -12,18 +12,21 @@ import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
+from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
-from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, RouterQueryEngine
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, VectorIndexRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.tools import QueryEngineTool
 
 import teola_plugin
 from teola_plugin.api import optimized as behind
 from tests.support.llamaindex_comparing import Stage, same
 from tests.support.llamaindex_parts import local_index, notes, rag
 from tests.support.llamaindex_reading import read_call
-from tests.support.llamaindex_world import QUESTION
+from tests.support.llamaindex_world import QUESTION, digest
 
 
 def index_of(stage: Stage, count: int = 6) -> VectorStoreIndex:
@@ -66,7 +69,7 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- retrievers ------------------------------------------------------------------------------------------------------
 
 
-class Expanding(BaseRetriever):
+class Hooked(BaseRetriever):
     """Asks three times, and searches for each reply."""
 
     def __init__(self, stage: Stage) -> None:
@@ -84,6 +87,10 @@ class Expanding(BaseRetriever):
         for each in self.last:
             found += self.inner.retrieve(f"passage: {each}")
         return found
+
+
+class Expanding(Hooked):
+    """Methods of its own in the place of LlamaIndex's."""
 
     def retrieve(self, query: Any) -> list[NodeWithScore]:
         return self._retrieve(QueryBundle(query_str=query))
@@ -371,11 +378,235 @@ def _of_engine(engine: RetrieverQueryEngine, stage: Stage) -> Any:
     return asked(engine._retriever, stage)
 
 
+class OnlySync(Hooked):
+    """The method alone: LlamaIndex's coroutine calls the hook."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        return self._retrieve(query)
+
+
+class OnlyAsync(Hooked):
+    """The coroutine alone: LlamaIndex's method calls the hook."""
+
+    async def aretrieve(self, query: Any) -> list[NodeWithScore]:
+        return self._retrieve(query)
+
+
+class Again(Expanding):
+    """Calls itself with a part of the question, and then a method of a class above."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        if type(query) is QueryBundle:
+            return self.retrieve(query.query_str[:3]) + Expanding.retrieve(self, query.query_str)
+        return super().retrieve(query)[:1]
+
+
+class Changing(Expanding):
+    """Changes the question that the engine goes on with."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        found = self._retrieve(query)[:1]
+        query.query_str = "What else?"
+        return found
+
+
+def of_retriever(retriever: Any, stage: Stage) -> Any:
+    return asked(retriever, stage)
+
+
+def fusion(stage: Stage, **settings: Any) -> Any:
+    inner = [Expanding(stage), index_of(stage).as_retriever()]
+    return QueryFusionRetriever(inner, llm=stage.engines.model, num_queries=1, **settings)  # type: ignore[arg-type]
+
+
+def routed(stage: Stage, engine: BaseQueryEngine) -> RouterQueryEngine:
+    stage.engines.llm.answer = _chooses
+    tool = QueryEngineTool.from_defaults(engine, name="notes", description="all notes")
+    selector = LLMSingleSelector.from_defaults(llm=stage.engines.model)
+    return RouterQueryEngine(selector=selector, query_engine_tools=[tool], llm=stage.engines.model)
+
+
+def _chooses(prompt: str) -> str:
+    return '[{"choice": 1, "reason": "only one"}]' if "choice" in prompt.lower() else digest(prompt)
+
+
+def chat_engine(stage: Stage) -> Any:
+    return ContextChatEngine.from_defaults(retriever=Expanding(stage), llm=stage.engines.model)
+
+
+FORMS = ("sync", "async")
+
+
+def called(name: str, form: str) -> Callable[[Any], Any]:
+    return lambda component: getattr(component, name if form == "sync" else f"a{name}")(QUESTION)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("build", "name", "hits"),
+    [
+        (lambda stage: rag(stage, retriever=Expanding(stage)), "query", 6),
+        (lambda stage: rag(stage, retriever=Decorated(stage)), "query", 6),
+        (lambda stage: rag(stage, retriever=OnlySync(stage)), "query", 6),
+        (lambda stage: rag(stage, retriever=OnlyAsync(stage)), "query", 6),
+        (lambda stage: routed(stage, rag(stage, retriever=Expanding(stage))), "query", 6),
+        (lambda stage: fusion(stage, use_async=False), "retrieve", 5),
+        (chat_engine, "chat", 5),
+    ],
+)
+def test_a_retriever_with_a_method_of_its_own_is_read_in_a_stock_pipeline(
+    build: Any, name: str, hits: int, form: str
+) -> None:
+    read_in_a_call(build, called(name, form), hits, form)
+
+
+def read_in_a_call(build: Any, act: Callable[[Any], Any], hits: int, form: str) -> None:
+    """The same is seen, and as many requests are early at least."""
+    same(build, act, exact=False, look=asked, least_hits=hits if form == "sync" else 0)
+    if form == "async":
+        stage = slowly()
+        twin: Any = teola_plugin.optimize(build(stage))
+        asyncio.run(act(twin))
+        (report,) = behind(twin).reports
+        assert report.hits + report.shared >= hits
+        assert report.wasted == 0
+
+
+def test_what_a_retriever_with_a_method_of_its_own_found_is_gone_on_with_at_once() -> None:
+    def build(stage: Stage) -> Any:
+        return rag(stage, mode="accumulate", retriever=FewerOf(index_of(stage), similarity_top_k=3))
+
+    same(build, lambda engine: engine.query(QUESTION), look=asked, least_hits=2)
+
+
+class FewerOf(VectorIndexRetriever):
+    """Two of three, by the hook."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        return self._retrieve(query)[:2]
+
+
+class FewerYet(FewerOf):
+    """One of two, in a class below another that is read."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        return super().retrieve(query)[:1]
+
+
+@pytest.mark.parametrize("form", ["query", "aquery"])
+@pytest.mark.parametrize("cls", [FewerYet, Again, Changing])
+def test_only_what_the_method_returns_in_the_end_is_asked_about(cls: Any, form: str) -> None:
+    def build(stage: Stage) -> Any:
+        above = FewerOf(index_of(stage), similarity_top_k=3)
+        stage.kept["above"] = teola_plugin.optimize(rag(stage, mode="accumulate", retriever=above))
+        made = cls(index_of(stage), similarity_top_k=3) if cls is FewerYet else cls(stage)
+        return rag(stage, mode="accumulate", retriever=made)
+
+    same(build, lambda engine: getattr(engine, form)(QUESTION), exact=False, look=_asked_whatever_is_equal)
+
+
+def _asked_whatever_is_equal(engine: Any, stage: Stage) -> Any:
+    """What was asked; equal prompts of an engine of ours are asked once."""
+    return sorted(set(stage.engines.llm.seen)), sorted(map(str, stage.engines.embedder.seen))
+
+
+@pytest.mark.parametrize("form", ["query", "aquery"])
+def test_a_method_that_is_decorated_later_runs(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortened(method: Any) -> Any:
+        @functools.wraps(method)
+        def retrieve(self: Any, query: Any) -> Any:
+            return method(self, f"{query}"[:4])[:1]
+
+        @functools.wraps(method)
+        async def aretrieve(self: Any, query: Any) -> Any:
+            return (await method(self, f"{query}"[:4]))[:1]
+
+        return aretrieve if asyncio.iscoroutinefunction(method) else retrieve
+
+    class Own(Expanding):
+        def retrieve(self, query: Any) -> list[NodeWithScore]:
+            return super()._retrieve(QueryBundle(query_str=str(query)))
+
+        async def aretrieve(self, query: Any) -> list[NodeWithScore]:
+            return self._retrieve(QueryBundle(query_str=str(query)))
+
+    def change(engine: Any) -> None:
+        for name in ("retrieve", "aretrieve"):
+            monkeypatch.setattr(Own, name, shortened(getattr(Own, name)))
+
+    whole = {name: vars(Own)[name] for name in ("retrieve", "aretrieve")}
+    for mode in ("compact", "accumulate"):
+        for name, method in whole.items():
+            setattr(Own, name, method)
+        seen = dict[str, Any]()
+
+        def build(stage: Stage, mode: str = mode, seen: dict[str, Any] = seen) -> Any:
+            for name, method in whole.items():
+                setattr(Own, name, method)
+            return rag(stage, mode=mode, retriever=Own(stage))
+
+        same(
+            build, lambda engine: getattr(engine, form)(QUESTION), exact=False, look=_asked_whatever_is_equal,
+            change=change,
+        )  # fmt: skip
+
+
+def test_a_method_of_the_object_that_is_set_later_runs() -> None:
+    def change(engine: Any) -> None:
+        retriever = engine._retriever
+        retriever.retrieve = lambda query: retriever._retrieve(QueryBundle("other"))[:1]
+
+    for mode in ("compact", "accumulate"):
+        same(
+            lambda stage, mode=mode: rag(stage, mode=mode, retriever=Expanding(stage)),  # type: ignore[misc]
+            lambda engine: engine.query(QUESTION),
+            change=change,
+            look=_of_engine,
+        )
+
+
+def test_the_class_is_as_before_when_the_optimized_object_is_gone() -> None:
+    class Own(Expanding):
+        def retrieve(self, query: Any) -> list[NodeWithScore]:
+            return self._retrieve(QueryBundle(query_str=str(query)))
+
+    before, stage = vars(Own)["retrieve"], Stage()
+    twin: Any = teola_plugin.optimize(rag(stage, retriever=Own(stage)))
+    assert vars(Own)["retrieve"] is not before
+    assert Own.retrieve.__qualname__ == before.__qualname__
+    teola_plugin.uninstall()
+    assert vars(Own)["retrieve"] is before
+    assert str(twin.query(QUESTION))
+
+
+def test_what_is_read_is_told() -> None:
+    stage = slowly()
+    twin: Any = teola_plugin.optimize(rag(stage, retriever=Expanding(stage)))
+    assert "TB201" not in twin.explain()
+    twin.query(QUESTION)
+    assert "Expanding.retrieve: retrieve (test_llamaindex_overriding.py:" in twin.explain()
+    (report,) = behind(twin).reports
+    assert (report.hits + report.shared, report.wasted) == (7, 0)
+
+
+def test_a_method_that_fails_fails_in_its_place_in_an_engine() -> None:
+    def build(stage: Stage) -> Any:
+        made = rag(stage, retriever=Expanding(stage))
+        stage.engines.llm.answer = _second_fails
+        return made
+
+    same(build, lambda engine: engine.query(QUESTION), exact=False, look=lambda own, stage: own._retriever.last)
+
+
 # --- engines, and others ---------------------------------------------------------------------------------------------
 
 
 class Querying(BaseQueryEngine):
     """`query` itself."""
+
+    async def aquery(self, query: Any) -> Any:
+        parts = [(await self.llm.acomplete(f"{word} {query}")).text for word in ("Why", "How", "When")]
+        return Response((await self.llm.acomplete(" ".join(parts))).text)
 
     def __init__(self, stage: Stage) -> None:
         self.llm = stage.engines.model
@@ -454,3 +685,55 @@ class Judging(BaseNodePostprocessor):
 )
 def test_other_components_with_methods_of_their_own_are_read(build: Any, act: Any, hits: int) -> None:
     same(build, act, exact=False, look=asked, least_hits=hits)
+
+
+class Asking(CustomQueryEngine):
+    """`query` itself, of a class with fields."""
+
+    llm: Any
+
+    def custom_query(self, query_str: str) -> str:
+        raise NotImplementedError
+
+    def query(self, query: Any) -> Any:
+        return Response(" ".join(self.llm.complete(f"{word} {query}").text for word in ("Why", "How", "When")))
+
+    async def aquery(self, query: Any) -> Any:
+        return Response(" ".join([(await self.llm.acomplete(f"{word} {query}")).text for word in ("Why", "How")]))
+
+
+class JudgingAll(Judging):
+    """LlamaIndex's signature."""
+
+    def postprocess_nodes(  # type: ignore[override]
+        self, nodes: list[NodeWithScore], query_bundle: Any = None, query_str: Any = None
+    ) -> list[NodeWithScore]:
+        prompt = f"Is this about {query_bundle.query_str}? "
+        return [each for each in nodes if "a" in self.llm.complete(prompt + each.node.get_content()).text]
+
+    async def apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: Any = None, query_str: Any = None
+    ) -> list[NodeWithScore]:
+        prompt = f"Is this about {query_bundle.query_str}? "
+        return [each for each in nodes if "a" in (await self.llm.acomplete(prompt + each.node.get_content())).text]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("build", "hits"),
+    [
+        (lambda stage: routed(stage, Querying(stage)), 3),
+        (lambda stage: routed(stage, Asking(llm=stage.engines.model)), 2),
+        (
+            lambda stage: rag(
+                stage, retriever=index_of(stage).as_retriever(similarity_top_k=4),
+                postprocessors=[JudgingAll(llm=stage.engines.model)],
+            ),
+            5,
+        ),
+    ],
+)  # fmt: skip
+def test_other_components_with_methods_of_their_own_are_read_in_a_stock_pipeline(
+    build: Any, hits: int, form: str
+) -> None:
+    read_in_a_call(build, called("query", form), hits, form)
