@@ -137,9 +137,7 @@ def _overriding(owner: weakref.ref[type], name: str) -> Callable[..., Any]:
         return None if current() is None else inside_call(component, args, kwargs)
 
     @contextlib.contextmanager
-    def inside_call(
-        component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Iterator[Callable[[Any], Any]]:
+    def inside_call(component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Callable[[Any], Any]]:
         query = _Query(args, kwargs)
         part = part_of(component) if _is_observed(component, name, owner()) else None
         own = None if part is None else method_run(part, name, args, kwargs, is_beside=True)

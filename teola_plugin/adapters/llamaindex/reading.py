@@ -38,11 +38,13 @@ from teola_plugin.adapters.llamaindex.reading_parts import (
     own_attribute,
     read_own,
     replacement_of,
+    surrounded,
 )
 from teola_plugin.adapters.llamaindex.reading_settings import setting
 from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.attributes import bound
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_async import gather
 from teola_plugin.adapters.reader.run import Run
@@ -158,6 +160,23 @@ class LlamaIndexAsker:
 
         return Callee(use, name)
 
+    def inherited(self, run: Run, owner: Opaque, found: Any, name: str) -> Any:
+        """Return the method that `super()` has, if LlamaIndex surrounds it, or it is LlamaIndex's around a user's."""
+        held, kind = owner.held, kind_of(owner.held)
+        if is_own(held) and (function := surrounded(found)) is not None:
+            return bound(run, function, owner, name)
+        is_around = kind is not None and is_own(held) and name.removeprefix("a") == METHODS[kind][0]
+        if not (is_around and found is foreign.in_mro(kind, name)):  # type: ignore[arg-type]
+            return NOT_MINE
+
+        def use(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            def force() -> Any:
+                return read_own(run, held, name, args, kwargs, is_inherited=True)
+
+            return self._awaited(force) if name.startswith("a") else force()
+
+        return Callee(use, name)
+
     def _awaited(self, force: Any) -> Pending:
         if not self._is_async:
             raise Barrier("it makes a coroutine in a call without an event loop", "call the asynchronous method")
@@ -187,6 +206,8 @@ class LlamaIndexAsker:
             return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, _here)
         if make := maker_of(callee.held):
             return self._builder.make(run, make, args, kwargs)
+        if (function := surrounded(callee.held)) is not None:
+            return call(run, run.load(function), tuple(args), kwargs)
         if callee.held is not run_jobs:
             return NOT_MINE
         if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:

@@ -400,10 +400,11 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
     return any(not is_harmless(value) for function in (*functions, *methods) for value in mentioned(function))
 
 
-def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:
+def function_of(component: Any, *, is_async: bool = False, is_inherited: bool = False) -> types.FunctionType | None:
     """Return the user's function read for a component; None if the framework's method around it was changed, too.
 
-    `is_async`: the function that the framework's coroutine calls.
+    `is_async`: the function that the framework's coroutine calls. `is_inherited`: a user's method calls that of
+    the framework as `super()`'s.
     """
     cls = class_of(component)
     base = CustomQueryEngine if foreign.is_subtype(cls, CustomQueryEngine) else kind_of(component)
@@ -414,7 +415,7 @@ def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType
     own = foreign.own_attributes(component)
     if own is None or any(each in own for each in (*around, name, _coroutine(name))):
         return None
-    if any(foreign.in_mro(cls, each) is not foreign.in_mro(base, each) for each in around):
+    if any(foreign.in_mro(cls, each) is not foreign.in_mro(base, each) for each in around[is_inherited:]):
         return None
     return (own_function(cls, base, _coroutine(name)) if is_async else None) or own_function(cls, base, name)
 
@@ -454,6 +455,12 @@ def overrides_of(component: Any) -> dict[str, types.FunctionType]:
     return {} if kind is None else replacements_of(component, METHODS[kind][:1])
 
 
+def surrounded(held: Any) -> types.FunctionType | None:
+    """Return the user's function inside a span, or inside a replacement of ours; None for any other object."""
+    function = without_span(held)
+    return None if function is None or function is held or foreign.is_of_library(function) else function
+
+
 def _coroutine(name: str) -> str:
     return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"
 
@@ -487,10 +494,17 @@ def without_span(found: Any) -> types.FunctionType | None:
     return inner if type(inner) is types.FunctionType else None
 
 
-def read_own(run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of `component.method(*args, **kwargs)`, for a user's class. Raises: Barrier."""
+def read_own(
+    run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any], *, is_inherited: bool = False
+) -> Any:
+    """Return the result of `component.method(*args, **kwargs)`, for a user's class. Raises: Barrier.
+
+    `is_inherited`: see `function_of`.
+    """
     kind, is_async = kind_of(component), method.startswith("a")
-    function = function_of(component, is_async=is_async)
+    function = function_of(component, is_async=is_async, is_inherited=is_inherited)
+    if is_inherited and function is not None and foreign.is_of_library(function):
+        function = None
     name = type_name(class_of(component))
     if function is None or kind is None or method.removeprefix("a") != METHODS[kind][0]:
         raise Barrier(f"it calls {method} of {name}")

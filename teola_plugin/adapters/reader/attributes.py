@@ -118,7 +118,11 @@ def _attribute_behind(run: Any, of: Super, name: str) -> Any:
     owner = next(behind, None)
     if owner is object and is_making:
         return Callee(_begin, name)
-    found = namespace_of(owner)[name] if owner is not None and not foreign.is_library_class(owner) else None
+    found = namespace_of(owner)[name] if owner is not None else None
+    find = getattr(run.asker, "inherited", None) if type(of.value) is Opaque else None
+    if find is not None and (known := find(run, of.value, found, name)) is not NOT_MINE:
+        return known
+    found = found if owner is not None and not foreign.is_library_class(owner) else None
     if type(found) is not types.FunctionType or not is_user_code(name, found):
         raise refused
     return bound(run, found, of.value, name)

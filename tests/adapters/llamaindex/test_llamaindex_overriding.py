@@ -14,6 +14,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import Response
 from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, RouterQueryEngine
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, VectorIndexRetriever
@@ -392,6 +393,25 @@ class OnlyAsync(Hooked):
         return self._retrieve(query)
 
 
+class Beneath(Hooked):
+    """LlamaIndex's own methods around the hook, with better words, and fewer nodes."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        words = [self.llm.complete(f"{word} {query}").text for word in ("Why", "How")]
+        return super().retrieve(" ".join(words))[:2]
+
+    async def aretrieve(self, query: Any) -> list[NodeWithScore]:
+        words = [(await self.llm.acomplete(f"{word} {query}")).text for word in ("Why", "How")]
+        return (await super().aretrieve(QueryBundle(" ".join(words))))[:2]
+
+
+class Below(Beneath):
+    """A user's method around another user's."""
+
+    def retrieve(self, query: Any) -> list[NodeWithScore]:
+        return super().retrieve(f"{query}")[:1]
+
+
 class Again(Expanding):
     """Calls itself with a part of the question, and then a method of a class above."""
 
@@ -431,7 +451,8 @@ def _chooses(prompt: str) -> str:
 
 
 def chat_engine(stage: Stage) -> Any:
-    return ContextChatEngine.from_defaults(retriever=Expanding(stage), llm=stage.engines.model)
+    memory = ChatMemoryBuffer.from_defaults(llm=stage.engines.model)
+    return ContextChatEngine.from_defaults(Expanding(stage), llm=stage.engines.model, memory=memory)
 
 
 FORMS = ("sync", "async")
@@ -448,6 +469,8 @@ def called(name: str, form: str) -> Callable[[Any], Any]:
         (lambda stage: rag(stage, retriever=Expanding(stage)), "query", 6),
         (lambda stage: rag(stage, retriever=Decorated(stage)), "query", 6),
         (lambda stage: rag(stage, retriever=OnlySync(stage)), "query", 6),
+        (lambda stage: rag(stage, retriever=Beneath(stage)), "query", 8),
+        (lambda stage: rag(stage, retriever=Below(stage)), "query", 8),
         (lambda stage: rag(stage, retriever=OnlyAsync(stage)), "query", 6),
         (lambda stage: routed(stage, rag(stage, retriever=Expanding(stage))), "query", 6),
         (lambda stage: fusion(stage, use_async=False), "retrieve", 5),
