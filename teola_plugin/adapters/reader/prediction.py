@@ -301,10 +301,6 @@ class Prediction:
         del self._passed[at:]
         for each in self._changed[at + 1 :]:
             each.clear()
-        passed.acts = acts = Counter[Hashable]()
-        for (key, number), request in self._found.items():
-            if request.has_own_requests:
-                acts[key] = max(acts[key], number + 1)
 
     def _read_anew(self, barriers: list[Barrier], *, is_assuming: bool = False) -> tuple[Run, State | None]:
         """Evaluate the program until an evaluation comes to no further change of outside values."""

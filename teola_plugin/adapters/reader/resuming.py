@@ -300,9 +300,8 @@ class Passed:
     `where`: which run of the function, see `run.Run`.
     `seen`: all copies with the originals, by the original's id. For the program that reads on: `given`, pairs of the
     reader's copy of an input and the copy from the stack; `outside`, copies of outside values from then on.
-    `is_alone`: all requests before were made under the function. `acts`: how often each request that has own requests
-    was found before. `counts`: how often each request had been made when reading went on, of those asked then or since;
-    `began`: when the function began.
+    `is_alone`: all requests before were made under the function. `counts`: how often each request had been made when
+    reading went on, of those asked then or since; `began`: when the function began.
     """
 
     stop: Stop | None
@@ -324,7 +323,6 @@ class Passed:
     """Whether these are the keys of all items requested so far, which tell how often each item was requested."""
 
     began: Counter[Hashable] = field(default_factory=Counter)
-    acts: Mapping[Hashable, int] = field(default_factory=dict)
     counts: dict[Hashable, int] = field(default_factory=dict)
 
     @property
@@ -382,7 +380,12 @@ class Passed:
         )
 
     def count(self, run: Run, request: Request) -> None:
-        """Give a request, the first of the key in the reading behind the stop, the number of the framework's run."""
+        """Give a request, the first of the key in the reading behind the stop, the number of the framework's run.
+
+        Raises: Barrier in a loop for a request that is made by other requests, which are not told apart by their keys.
+        """
+        if request.has_own_requests and self.again is not None:
+            raise Barrier("a retriever or tool is called in a round of a loop, behind what is not read")
         if request.key not in self.counts:
             if not request.has_own_requests:
                 made = run.began[request.key] + self.made_keys[key_of(request)]
@@ -419,8 +422,6 @@ class Passed:
         run.is_outside(self.outside)
         run.mark = self.mark
         self.mark.is_beside |= run.is_beside
-        for key, number in self.acts.items():
-            run.counts[key] = max(run.counts[key], number)
         self.counts, self.began = {}, run.began
         for request in run.requested.values():
             self.count(run, request)
