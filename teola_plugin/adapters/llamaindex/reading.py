@@ -34,8 +34,11 @@ from teola_plugin.adapters.llamaindex.reading_parts import (
     Parts,
     Reports,
     is_own,
+    is_taken_apart,
     kind_of,
+    methods_of,
     own_attribute,
+    read_apart,
     read_own,
     replacement_of,
     surrounded,
@@ -142,13 +145,11 @@ class LlamaIndexAsker:
 
     def _of_part(self, run: Run, owner: Opaque, name: str) -> Any:
         held = owner.held
-        kind = kind_of(held)
-        if kind is None:
-            return NOT_MINE
-        is_async = name.startswith("a") and name[1:] in METHODS[kind]
-        if is_own(held) and name.removeprefix("a") != METHODS[kind][0]:
+        methods = methods_of(held)
+        is_async = name.startswith("a") and name[1:] in methods
+        if is_own(held) and name.removeprefix("a") != methods[0]:
             return own_attribute(run, owner, name)
-        if not (is_async or name in METHODS[kind]):
+        if not (is_async or name in methods):
             return NOT_MINE
 
         def use(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -184,11 +185,14 @@ class LlamaIndexAsker:
 
     def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a component's method. Raises: Barrier, Stalled, and the program's own errors."""
-        if not is_own(component):
+        is_apart = is_taken_apart(component, method)
+        if not (is_own(component) or is_apart):
             return self._parts.use(run, component, method, args, kwargs)
         if not run.in_doubt:
             self._here[id(component)] += 1
             self.reached |= self._here
+        if is_apart:
+            return read_apart(run, component, method, args, kwargs, self.use)
         if (function := replacement_of(component, method)) is not None:  # no method of the framework's is around it
             return call(run, run.load(function), (run.load(component), *args), dict(kwargs))
         return read_own(run, component, method, args, kwargs)

@@ -27,7 +27,7 @@ from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngin
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
 from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
@@ -100,6 +100,14 @@ def original_of(component: object) -> object:
 def kind_of(held: Any) -> type | None:
     """Return the key of `METHODS` that an object is a kind of."""
     return next((kind for kind in METHODS if foreign.is_kind_of(held, kind)), None)
+
+
+def methods_of(held: Any) -> tuple[str, ...]:
+    """Return the methods of a component or vector store that a program may call; see `METHODS`."""
+    kind = kind_of(held)
+    return (
+        METHODS[kind] if kind is not None else ("query",) if foreign.is_kind_of(held, BasePydanticVectorStore) else ()
+    )
 
 
 # --- stock components ------------------------------------------------------------------------------------------------
@@ -322,7 +330,7 @@ def _are_found(nodes: Any) -> bool:
     return type(nodes) is Unknown and nodes.over == ("found node",)
 
 
-_LOOKED_FOR = (str, list, QueryBundle)
+_LOOKED_FOR = (str, list, QueryBundle, VectorStoreQuery)
 
 
 def _searches(component: Any, method: str) -> bool:
@@ -519,6 +527,48 @@ def read_own(
         text = classes.attribute(run, query, "query_str") if type(query) is QueryBundle else query
         return _answered(run, _called(run, component, function, (text,)))
     return _called(run, component, function, (_bundle(query),))
+
+
+def is_taken_apart(component: Any, method: str) -> bool:
+    """Whether a stock query engine is read part by part: a user's class is among its parts.
+
+    Such an engine cannot run beside the call as a whole, as the user's functions must not run early.
+    """
+    if class_of(component) is not RetrieverQueryEngine or method not in ("query", "aquery"):
+        return False
+    own = foreign.own_attributes(component) or {}
+    is_stock = own.keys().isdisjoint(_OF_ENGINE) and tells(component, method)
+    return is_stock and any(map(is_own, (own.get("_retriever"), *(own.get("_node_postprocessors") or ()))))
+
+
+_OF_ENGINE = frozenset({
+    "query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "_apply_node_postprocessors",
+    "_async_apply_node_postprocessors",
+})  # fmt: skip
+"""The methods through which a query engine runs."""
+
+
+def read_apart(
+    run: Run, engine: Any, method: str, args: Arguments, kwargs: Mapping[str, Any], use: Callable[..., Any]
+) -> Any:
+    """Return the response of a stock query engine, read as LlamaIndex runs it; see `is_taken_apart`. Raises: Barrier.
+
+    `use`: returns the result of a component's method, as `Parts.use`.
+    """
+    query = kwargs.get("str_or_query_bundle") if kwargs else args[0] if len(args) == 1 else None
+    if len(args) + len(kwargs) != 1 or query is None:
+        raise Barrier(f"it calls {method} of {type_name(class_of(engine))} in an unusual way")
+    run.require_as_set_before(engine)
+    prefix, bundle = method.removesuffix("query"), _bundle(query)
+
+    def used(component: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        value = use(run, component, prefix + name, args, kwargs)
+        return value.force() if type(value) is Pending else value
+
+    nodes = used(engine._retriever, "retrieve", bundle)
+    for each in engine._node_postprocessors:
+        nodes = used(each, "postprocess_nodes", nodes, query_bundle=bundle)
+    return used(engine._response_synthesizer, "synthesize", query=bundle, nodes=nodes)
 
 
 def _called(run: Run, component: Any, function: types.FunctionType, args: Arguments) -> Any:
