@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from teola_plugin.adapters.methods import is_as_published
 from teola_plugin.adapters.reader.foreign import is_of_library, mro_of
 from teola_plugin.engines import EngineSpec
 
@@ -37,9 +38,12 @@ def plain_class(component: object) -> type:
 
 
 def is_stock(component: object, base: type, *methods: str) -> bool:
-    """Whether a component is a `base` without overrides of `methods` (none: of all) in its class or the object."""
+    """Whether a component is a `base` without overrides of `methods` (none: of all) in its class or the object.
+
+    No method of `base` may be code of the user's.
+    """
     cls = plain_class(component)
-    if not issubclass(cls, base) or _has_own_special_methods(type(component), base):
+    if not issubclass(cls, base) or not is_as_published(base) or _has_own_special_methods(type(component), base):
         return False
     names = methods or [name for name in dir(base) if not name.startswith("__") and name not in _BOOKKEEPING]
     if cls is not base and any(_found(cls, name) is not _found(base, name) for name in names):

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-from teola_plugin.adapters.reader.foreign import is_library_class, mro_of
-from teola_plugin.adapters.reader.values import is_installed_file
+from teola_plugin.adapters.reader.foreign import MOST_CLASSES, Seen, is_library_class, mro_of
+from teola_plugin.adapters.reader.values import STDLIB, Barrier, is_installed_file
 
 
 class Methods:
@@ -42,10 +42,7 @@ def is_replaced(cls: type, name: str) -> bool:
     owner = next((each for each in mro_of(cls) if name in vars(each)), None)
     if owner is None or not is_library_class(owner):
         return False
-    method = method_of(cls, name)
-    while (inner := getattr(method, "__wrapped__", None)) is not None:
-        method = inner
-    return not is_installed(method)
+    return not _is_of_package(name, method_of(cls, name))
 
 
 def is_installed(method: Any) -> bool:
@@ -61,6 +58,52 @@ def are_installed(cls: type, names: Iterable[str]) -> bool:
 
 
 _METHODS = (FunctionType, classmethod, staticmethod)
+
+
+def is_as_published(cls: type) -> bool:
+    """Whether the libraries' classes among the bases hold no code of the user's, and no mock."""
+    return all(map(_is_as_published, filter(is_library_class, mro_of(cls))))
+
+
+_published: dict[int, tuple[Seen, bool]] = {}
+
+
+def _is_as_published(cls: type) -> bool:
+    known = _published.get(id(cls))
+    if known is not None and known[0].cls is cls and known[0].is_unchanged():
+        return known[1]
+    if len(_published) >= MOST_CLASSES:
+        _published.clear()
+    try:
+        now = Seen(cls)
+    except Barrier:  # lookups could run code
+        return False
+    _published[id(cls)] = now, all(map(_is_of_package, now.names, now.values))
+    return _published[id(cls)][1]
+
+
+def _is_of_package(name: str, value: Any) -> bool:
+    """Whether an attribute of a library's class is data, or code of installed packages."""
+    if name[:2] == "__":
+        return True
+    inner = without_replacements(value)
+    while inner is not None:
+        kind = type(inner)
+        if kind is FunctionType and not _is_packaged(inner.__code__.co_filename):
+            return False
+        if kind.__module__ == "unittest.mock":
+            return False
+        if kind is property:
+            return all(each is None or _is_of_package(name, each) for each in (inner.fget, inner.fset, inner.fdel))
+        if kind.__name__ == "FunctionWrapper":  # of wrapt: spans of LlamaIndex, and what instruments libraries
+            return _is_of_package(name, inner._self_wrapper) and _is_of_package(name, inner.__wrapped__)
+        holds = getattr(inner, "__dict__", {}).get("__wrapped__") if kind is FunctionType else None
+        inner = inner.__func__ if kind in (classmethod, staticmethod) else holds
+    return True
+
+
+def _is_packaged(filename: str) -> bool:
+    return is_installed_file(filename) or (filename.startswith(STDLIB) and not filename.endswith("mock.py"))
 
 
 def is_replaced_by_us(cls: type, name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -41,6 +42,7 @@ class World:
         self.box = Box()
         self.items: dict[str, list[str]] = {"modes": []}
         self.settings = Settings()
+        self.messages = [HumanMessage("")]
 
 
 def unread(service: Service) -> bool:
@@ -61,9 +63,20 @@ def to_dataclass(world: World) -> None:
     world.settings.mode = "set"
 
 
+def to_message(world: World) -> None:
+    message = world.messages[0]
+    message.content = "set"
+
+
+def by_setattr(world: World) -> None:
+    setattr(world.box, "mode", "set")  # noqa: B010
+
+
 def is_set(world: World, change: Any) -> bool:
-    if change is to_attribute:
+    if change is to_attribute or change is by_setattr:
         return world.box.mode == "set"
+    if change is to_message:
+        return world.messages[0].content == "set"
     return world.settings.mode == "set" if change is to_dataclass else bool(world.items["modes"])
 
 
@@ -132,7 +145,7 @@ def gathered(service: Service, change: Way, is_first: bool) -> Pipeline:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("change", [to_attribute, to_list, to_dataclass])
+@pytest.mark.parametrize("change", [to_attribute, to_list, to_dataclass, to_message, by_setattr])
 @pytest.mark.parametrize("make", [graph, branches, gathered])
 def test_what_an_unread_function_stores_is_not_known_beside_it(
     service: Service, make: Callable[[Service, Way, bool], Pipeline], change: Way, is_first: bool

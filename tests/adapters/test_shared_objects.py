@@ -6,9 +6,10 @@ The reply to the first function's first request comes once the second function h
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
@@ -186,6 +187,104 @@ def test_what_depends_on_the_order_of_changes_is_not_asked_early(
             assert fast() == value
         assert requests == original
     assert not service.has_waited_in_vain
+
+
+class Kept:
+    name = ""
+
+
+class Counter:
+    count = 0
+
+    def add(self) -> None:
+        self.count += 1
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+class Doubly(Counter):
+    def add(self) -> None:
+        super().add()
+
+
+class Registry:
+    seen: ClassVar[list[str]] = []
+
+    @staticmethod
+    def note() -> None:
+        Registry.seen.append("it")
+
+
+COUNTER, DOUBLY = Counter(), Doubly()
+BOUND = COUNTER.add
+PART = functools.partial(Registry.seen.append, "it")
+CHANGES: dict[str, Callable[[], object]] = {
+    "a method that calls super()": lambda: DOUBLY.add(),
+    "a static method": lambda: Registry.note(),
+    "a bound method": lambda: BOUND(),
+    "a partial": lambda: PART(),
+    "a call of an object": lambda: COUNTER(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_branch_changes_by_other_ways_is_not_guessed(change: str, service: Service) -> None:
+    llm = model(service)
+
+    def shown() -> str:
+        return f"{COUNTER.count} {DOUBLY.count} {len(Registry.seen)}"
+
+    def first(name: str) -> str:
+        llm.invoke("the first")
+        return str(llm.invoke(f"first: {shown()}").content)
+
+    def second(name: str) -> str:
+        llm.invoke("the second")
+        CHANGES[change]()
+        return str(llm.invoke(f"second: {name}").content)
+
+    def call(app: Any) -> Any:
+        COUNTER.count = DOUBLY.count = 0
+        Registry.seen.clear()
+        return app.invoke("it")
+
+    app = RunnableParallel(first=first, second=second)
+    service.holds, service.awaits = "the first", "second: it"
+    with counted(service) as original:
+        value = call(app)
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as requests:
+            assert call(fast) == value
+        assert requests == original
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_what_the_function_of_another_input_stores_is_not_guessed(is_mapped: bool, service: Service) -> None:
+    llm = model(service)
+
+    def fast_or_slow(name: str) -> str:
+        llm.invoke(f"the {name}")
+        if name == "second":
+            Kept.name = "second"
+        return str(llm.invoke(f"{name}: {Kept.name}").content)
+
+    function = RunnableLambda(fast_or_slow)
+    app, names = function.map() if is_mapped else function, ["first", "second"]
+
+    def call(app: Any) -> Any:
+        Kept.name = ""
+        return app.invoke(names) if is_mapped else app.batch(names)
+
+    service.holds, service.awaits = "the first", "second: second"
+    with counted(service) as original:
+        value = call(app)
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as requests:
+            assert call(fast) == value
+        assert requests == original
 
 
 def test_what_each_function_changes_for_itself_is_known(service: Service) -> None:

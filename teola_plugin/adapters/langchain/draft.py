@@ -45,6 +45,8 @@ class Draft(GraphBuilder):
         self.runs: Counter[Hashable] = Counter()
         self.guard: When | None = None
         self.level = 0
+        self.changes = self.has_unread = False
+        """Whether some function may change something; whether such a function cannot be read."""
         self.beside: tuple[tuple[set[int], int], ...] = ()
         """Of each set of branches around: the branches with functions that change something, and the branch here."""
         self.origin = ""

@@ -61,6 +61,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         writes = effects.writes or None if effects else None
         if not writes:
             _note_beside(draft)
+            draft.has_unread = True
             draft.leave("TB101", component, f"{shown}: {why}", DECLARE)
         return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), writes)
     call, args = _arguments(draft, component if effects is None else function, given, keys)
@@ -71,7 +72,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
         read = _read_by(draft, component, function, call, reading)
         reach = _reach_of(function)
-        if reach.alters:
+        if reach.changes:
             _note_beside(draft)
         return draft.read(
             name or shown, component, fn, read, draft.bindings.mode(), *args,
@@ -121,7 +122,8 @@ def _is_plain_template(value: Any) -> bool:
 
 
 def _note_beside(draft: Draft) -> None:
-    """Note that a function may change something while the functions of other branches run."""
+    """Note that a function may change something while other functions run: of other branches, or for other inputs."""
+    draft.changes = True
     for changing, branch in draft.beside:
         changing.add(branch)
 
@@ -148,7 +150,7 @@ def _read_by(
     draft: Draft, component: Any, function: Any, given: Callable[..., Any], reading: Reading
 ) -> Callable[..., Any]:
     """Return the reader of a component's function, as a function of the call's `Entered` and the arguments."""
-    code, roots, beside = _code_of(function), [function or component], draft.beside
+    code, roots, beside, is_mapped = _code_of(function), [function or component], draft.beside, draft.level > 0
 
     def listen(entered: Entered, call: Asides) -> None:
         entered.notes.add(roots)
@@ -169,9 +171,11 @@ def _read_by(
 
         def program(run: Run) -> Any:
             run.is_beside = True
-            if any(changing - {branch} for changing, branch in beside):
+            is_beside = any(changing - {branch} for changing, branch in beside)
+            is_beside_itself = draft.changes and (is_mapped or not entered.is_only)
+            if (is_beside or is_beside_itself) and (draft.has_unread or not entered.notes.are_lasting):
                 run.begin_beside_unread()
-                run.forget_shared([[value], [value]])
+                run.forget_shared([[value], [value]] if is_beside else [])
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
         call = getattr(current(), "asides", None)

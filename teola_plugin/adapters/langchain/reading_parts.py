@@ -20,6 +20,7 @@ from langchain_core.prompts.chat import BaseChatPromptTemplate
 
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
+from teola_plugin.adapters.methods import is_as_published
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import facts_of
@@ -41,9 +42,9 @@ _ASKING = frozenset({"OutputFixingParser", "RetryOutputParser", "RetryWithErrorO
 
 
 def is_stock(value: Any, *modules: str) -> bool:
-    """Whether the object's class is LangChain's own, from one of these modules, and the object overrides no method."""
+    """Whether the object's class is LangChain's own, from one of these modules, and no method was replaced."""
     cls = stock_class(value)
-    if not (foreign.is_library_class(cls) and foreign.module_of(cls).startswith(modules)):
+    if not (foreign.is_library_class(cls) and foreign.module_of(cls).startswith(modules) and is_as_published(cls)):
         return False
     own = foreign.own_attributes(value) or {}
     fields = getattr(cls, "model_fields", {})

@@ -5,7 +5,7 @@ Each method adds one primitive and returns its name; names are made unique by a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from teola_plugin.adapters.leaf import plain_class
@@ -23,8 +23,10 @@ _METHODS = (
     "complete", "acomplete", "chat", "achat", "predict", "apredict", "structured_predict", "astructured_predict",
     "_complete", "_acomplete", "_chat", "_achat", "_get_query_embedding", "_aget_query_embedding",
     "get_query_embedding", "aget_query_embedding", "get_agg_embedding_from_queries", "aget_agg_embedding_from_queries",
+    "_get_nodes_with_embeddings", "_aget_nodes_with_embeddings", "_handle_recursive_retrieval",
+    "format", "format_messages",
 )  # fmt: skip
-"""Methods that a run of the graph stands in for."""
+"""Methods that a run of the graph stands in for, or calls."""
 
 
 def star(name: str) -> Ref:
@@ -64,7 +66,7 @@ class Draft(GraphBuilder):
     def cover(self, *components: object) -> None:
         """Mark components with all requests predicted by the graph, so no second prediction covers a component."""
         self.covered.update(map(id, components))
-        self._note_methods(components)
+        self.rely_on_methods(*map(plain_class, components))
 
     def run_ahead(self, *components: object) -> None:
         """As `cover`; but the graph runs these components' own code, so their inner components are entered there."""
@@ -80,11 +82,12 @@ class Draft(GraphBuilder):
     def rely_on(self, *components: object) -> None:
         """Note that the graph holds settings of these components, and no longer fits once the settings change."""
         self._static += [(component, _state(component)) for component in components]
-        self._note_methods(components)
+        self.rely_on_methods(*map(plain_class, components))
 
-    def _note_methods(self, components: Iterable[object]) -> None:
-        for component in components:
-            self._methods.note(plain_class(component))
+    def rely_on_methods(self, *classes: type) -> None:
+        """Note that the graph no longer fits once a method of these classes is replaced."""
+        for each in classes:
+            self._methods.note(each)
 
     def rely_on_that(self, holds: Callable[[], bool]) -> None:
         """Note that the graph fits only as long as the condition `holds`."""

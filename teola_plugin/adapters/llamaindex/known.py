@@ -26,6 +26,7 @@ from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.methods import is_as_published
 from teola_plugin.adapters.reader.facts import are_published
 from teola_plugin.adapters.reader.foreign import is_library_class
 
@@ -133,7 +134,7 @@ def is_plain_template(template: BasePromptTemplate, *, parser: type | None = Non
     The template must have no parser, or a stock `parser`.
     """
     cls = type(template)
-    if not (cls.__module__.startswith("llama_index.core.prompts") and is_library_class(cls)):
+    if not (cls.__module__.startswith("llama_index.core.prompts") and is_library_class(cls) and is_as_published(cls)):
         return False
     is_parsed = template.output_parser is not None and not (parser and is_stock(template.output_parser, parser))
     if is_parsed:

@@ -56,6 +56,7 @@ def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes:
     if is_stock(postprocessor, LLMRerank) and (top := _add_llm_reranking(draft, postprocessor, nodes, query)):
         return top
     if any(is_stock(postprocessor, pure) for pure in PURE_POSTPROCESSORS):
+        draft.rely_on_methods(type(postprocessor))
 
         def apply(query: str, nodes: Nodes) -> Nodes:
             return outcome(lambda: postprocessor._postprocess_nodes(fresh(nodes), QueryBundle(query)))

@@ -51,7 +51,7 @@ from teola_plugin.adapters.llamaindex.models import beside_loops, is_ours
 from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
 from teola_plugin.adapters.llamaindex.reading_settings import as_set, places_set
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
-from teola_plugin.adapters.methods import is_shared, without_replacements
+from teola_plugin.adapters.methods import is_as_published, is_shared, without_replacements
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
@@ -231,6 +231,7 @@ class Parts:
         if known is None:
             is_model = foreign.is_kind_of(component, BaseEmbedding)
             only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
+            only = only and is_as_published(class_of(component))
             known = self._known[id(component)] = component, only, _provider_of(component) if only else None
         return known[1], known[2]
 
@@ -416,7 +417,7 @@ def function_of(component: Any, *, is_async: bool = False, is_inherited: bool = 
     """
     cls = class_of(component)
     base = CustomQueryEngine if foreign.is_subtype(cls, CustomQueryEngine) else kind_of(component)
-    if base is None or base not in _READ or not foreign.has_known_classes(cls):
+    if base is None or base not in _READ or not foreign.has_known_classes(cls) or not is_as_published(base):
         return None
     around, name = _READ[base]
     around = tuple(map(_coroutine, around)) if is_async else around
@@ -537,7 +538,7 @@ def is_taken_apart(component: Any, method: str) -> bool:
     if class_of(component) is not RetrieverQueryEngine or method not in ("query", "aquery"):
         return False
     own = foreign.own_attributes(component) or {}
-    is_stock = own.keys().isdisjoint(_OF_ENGINE) and tells(component, method)
+    is_stock = own.keys().isdisjoint(_OF_ENGINE) and tells(component, method) and is_as_published(RetrieverQueryEngine)
     return is_stock and any(map(is_own, (own.get("_retriever"), *(own.get("_node_postprocessors") or ()))))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Generator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate, SelectorPromptTemplate
 from llama_index.core.response_synthesizers import (
     Accumulate,
     BaseSynthesizer,
@@ -61,6 +61,7 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, ques
     prompts = _Prompts(synthesizer)
     draft.rely_on(synthesizer._llm)
     draft.rely_on_that(prompts.has_its_model)
+    draft.rely_on_methods(PromptTemplate, ChatPromptTemplate, SelectorPromptTemplate)
     draft.cover(synthesizer)
     first = prompts.first()
     if is_stream(first.payload) and not isinstance(synthesizer, TreeSummarize):

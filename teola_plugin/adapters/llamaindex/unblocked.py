@@ -55,6 +55,7 @@ from teola_plugin.adapters.llamaindex.known import (
 from teola_plugin.adapters.llamaindex.models import is_model, is_ours
 from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
+from teola_plugin.adapters.methods import is_as_published
 from teola_plugin.adapters.reader.foreign import is_of_library
 from teola_plugin.adapters.rehearsal import is_rehearsing
 from teola_plugin.engines import EngineSpec
@@ -161,6 +162,8 @@ def _waits(component: Any) -> bool:
 
 
 def _is_known(component: Any) -> bool:
+    if not is_as_published(plain_class(component)):
+        return False
     match component:
         case LLM():
             return is_model(component)

@@ -121,7 +121,7 @@ class Companions:
 
     def forget_shared(self) -> None:
         """Forget the content of what the functions share, if a function among them is not read and may change it."""
-        if len(self.given) > 1 and self.run.is_changed_beside:
+        if len(self.given) > 1 and self.run.is_beside_unread:
             self.run.forget_shared([self.shared, self.shared, *self.given])
 
     def require_nothing_shared(self) -> None:

@@ -920,7 +920,7 @@ class Heap:
                 yield id(value)
 
     def forget_shared(self, roots: Sequence[Sequence[Any]]) -> None:
-        """Note that the content of what several of the `roots` reach is unknown from here on."""
+        """Note that what several of the `roots` reach is unknown from here on, as an unread function may change it."""
         found: dict[int, Any] = {}
         several: dict[int, Any] = {}
         for each in roots:
@@ -928,8 +928,17 @@ class Heap:
             several |= {key: value for key, value in mine.items() if key in found}
             found |= mine
         for value in several.values():
+            if not self.may_be_forgotten(value):
+                continue
             if type(value) in (*LISTS, *MAPPINGS, set):
                 self.taint(value)
+            else:
+                self.note(value)
+                set_content(value, dict.fromkeys(content_of(value), Unknown()))
+
+    def may_be_forgotten(self, value: Any) -> bool:
+        """Whether a function that is not read may change a container, or a record's fields."""
+        return type(value) in (*LISTS, *MAPPINGS, set)
 
     def _walk(self, roots: Iterable[Any]) -> Iterator[Any]:
         """Yield what `roots` reach but for atoms, near objects first; _UNKNOWN_PARTS last if there may be more."""

@@ -31,7 +31,7 @@ from teola_plugin.adapters.reader import dataframes, foreign, records
 from teola_plugin.adapters.reader.caches import WRAPPER
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of, generated_names
 from teola_plugin.adapters.reader.foreign import MISSING, is_atom
-from teola_plugin.adapters.reader.reach import ALTERING, CHANGING, alters
+from teola_plugin.adapters.reader.reach import ALTERING, CHANGING, CHANGING_OTHERS, alters
 from teola_plugin.adapters.reader.values import STDLIB, Barrier, Opaque, is_installed_file
 from teola_plugin.adapters.source import node_of
 
@@ -510,7 +510,9 @@ def _of_code(code: types.CodeType, package: Any) -> _Code:
         names = frozenset(name for each in inner for name in (*each.co_names, *each.co_freevars))
         stored = frozenset(name for each in inner for name in _stored_by(each))
         imported = frozenset(name for each in inner for name in _imported_by(each, package))
-        may_alter = any(name in CHANGING or name in ALTERING or name[:2] == "__" for name in names)
+        may_alter = any(name[:2] == "__" for name in names) or not names.isdisjoint(
+            CHANGING | CHANGING_OTHERS | ALTERING
+        )
         may_alter = may_alter or any(map(_alters_in_place, inner))
         known = _codes[id(code)] = code, _Code(codes, names, imported, stored, not names.isdisjoint(_LOUD), may_alter)
     return known[1]
@@ -561,6 +563,8 @@ def _stored_by(code: types.CodeType) -> Iterator[str]:
     A constructor stores to the attributes of a new object.
     """
     is_making = code.co_name in ("__init__", "__post_init__")
+    if "set_content" in code.co_names:  # of LlamaIndex's nodes
+        yield from ("text", "text_resource")
     if (_GLOBALS | _ATTRIBUTES | _CELLS).isdisjoint(code.co_code[::2]):
         return
     for each, before in with_loaded(code):

@@ -40,9 +40,12 @@ CHANGING = _words(
 )
 """Methods of containers that change the container."""
 
+CHANGING_OTHERS = _words("set_content add_user_message add_ai_message add_message add_messages put put_nowait")
+"""Methods of the frameworks' objects, and of queues, that change the object."""
+
 ALTERING = _words(
     "heappush heappop heapify heapreplace heappushpop insort insort_left insort_right shuffle setitem delitem "
-    "iadd iand iconcat imul ior isub ixor"
+    "iadd iand iconcat imul ior isub ixor setattr delattr"
 )
 """Functions of the standard library that change their first argument."""
 
@@ -149,10 +152,13 @@ def _is_altering(node: ast.AST, own: set[str]) -> bool:
     match node:
         case ast.Call(func=ast.Attribute(value=changed, attr=attr)) if attr[:2] == "__":
             return not _is_own(changed, own)
+        case ast.Call(func=ast.Name(id="exec" | "eval")):
+            return True
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[changed, *_]) if name in ALTERING:
             return not _is_own(changed, own)
         case ast.Attribute(ctx=ctx, attr=attr, value=changed):  # the method may be called somewhere else
-            return (attr in CHANGING or not isinstance(ctx, ast.Load)) and not _is_own(changed, own)
+            is_method = attr in CHANGING or attr in CHANGING_OTHERS
+            return (is_method or not isinstance(ctx, ast.Load)) and not _is_own(changed, own)
         case ast.AugAssign(target=ast.Name() as changed, value=value):  # of a list, under another name
             is_number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
             return not is_number and not _is_own(changed, own)

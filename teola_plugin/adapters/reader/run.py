@@ -28,7 +28,7 @@ from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Rou
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
-from teola_plugin.adapters.reader.heap import Frame, Heap, of_lists, without_number
+from teola_plugin.adapters.reader.heap import MAPPINGS, Frame, Heap, of_lists, without_number
 from teola_plugin.adapters.reader.held import reached
 from teola_plugin.adapters.reader.notes import Notes, is_class_of_others, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
@@ -287,6 +287,7 @@ class Run(Heap):
         self._is_noted = False
         self._is_together = False
         self._guarded = given.guarded
+        self._known_alone: dict[int, Any] = {}
         self._aliased = given.aliased
         self._settings = given.settings
         self._reached = given.reached
@@ -357,7 +358,7 @@ class Run(Heap):
         if self.changes.changed and self.changes.holds(place := place_of(function, name)):
             return self.changed_value(place, partial(outside, function, name), error=NameError)
         key = (id(function), name)
-        if key not in self._names or self._is_beside_unread:
+        if key not in self._names or self.is_beside_unread:
             value = held_at(function, name)
             self.require_as_noted(place_of(function, name), function, name, value)
         if key not in self._names:
@@ -372,39 +373,51 @@ class Run(Heap):
         notes = self._notes
         if notes is None or self.changes.changed is None:
             return
-        if self._is_beside_unread and notes.may_store_beside(owner, name):
+        if self.is_beside_unread and notes.may_store_beside(owner, name):
             self._change(place, owner, f"{name} may be changed beside it", is_shared=True)
         if not notes.is_as_noted(place, owner, name, value):
             self._change(place, owner, f"{name} may have been changed already", is_shared=not notes.is_noted(place))
 
     @property
-    def _is_beside_unread(self) -> bool:
+    def is_beside_unread(self) -> bool:
+        """Whether functions that are not read run beside the functions under evaluation."""
         return self.changes.holds(UNREAD)
 
-    @property
-    def is_changed_beside(self) -> bool:
-        """Whether functions that are not read, and change containers, run beside functions under evaluation."""
-        return self._is_beside_unread and (self._notes is None or self._notes.alters)
+    def may_be_forgotten(self, value: Any) -> bool:
+        """See `Heap`."""
+        if self._notes is None or type(value) in CONTAINERS:
+            return self._notes is None or self._notes.alters
+        return any(self._notes.may_store(value, name) for name in classes.fields_of(value) or ())
 
     @property
     def _has_others(self) -> bool:
         """Whether functions beside the function under evaluation may store to the same places."""
-        return self._is_together or self._is_beside_unread
+        return self._is_together or self.is_beside_unread
 
     def _require_alone(self, value: Any, kind: type) -> None:
-        """Require that no function which is not read may change a container or record. Raises: Renewed, Barrier."""
-        notes = self._notes
-        if notes is None or not self._is_beside_unread or self.changes.holds(id(value)):
+        """Require that no unread function may change a container or record, or a part. Raises: Renewed, Barrier."""
+        notes, number = self._notes, id(value)
+        if notes is None or not self.is_beside_unread or self.changes.holds(number) or number in self._known_alone:
             return
+        self._known_alone[number] = value  # a part may refer to the whole
+        try:
+            self._require_not_changed(value, kind)
+            for part in _parts_of(value, kind):
+                self._require_alone(part, type(part))
+        except BaseException:
+            del self._known_alone[number]
+            raise
+
+    def _require_not_changed(self, value: Any, kind: type) -> None:
         what = f"a {type_name(kind)} may be changed beside it"
         if dataframes.is_table(kind):
             raise Barrier(what)
         if kind not in CONTAINERS:
-            if any(notes.may_store(value, name) for name in classes.fields_of(value) or ()):
+            if self.may_be_forgotten(value):
                 raise Barrier(what)
-        elif notes.alters or self._is_guarded:
-            if self._is_guarded:
-                raise Barrier(what)
+        elif self._is_guarded:
+            raise Barrier(what)
+        elif self.may_be_forgotten(value):
             self._change(id(value), value, what, is_shared=True)
 
     def require_environment(self) -> None:
@@ -412,7 +425,7 @@ class Run(Heap):
         notes = self._notes
         if notes is None:
             return
-        if not notes.has_environment or (self._is_beside_unread and notes.may_change_environment):
+        if not notes.has_environment or (self.is_beside_unread and notes.may_change_environment):
             raise Barrier("environment variables have been changed already")
 
     def _load_noted(self, value: Any) -> Any:
@@ -469,7 +482,7 @@ class Run(Heap):
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
         """Return the first value given for this name of the object. Raises: Renewed, Barrier."""
-        is_new = (id(owner), name) not in self._names or self._is_beside_unread
+        is_new = (id(owner), name) not in self._names or self.is_beside_unread
         if is_new and (place := place_in(owner, name)) is not None:
             self.require_as_noted(place, owner, name, value)
         return self._names.setdefault((id(owner), name), (owner, value))[1]
@@ -497,7 +510,7 @@ class Run(Heap):
     def _table(self, value: Any, is_given: bool) -> Any:
         """Return the copy of a DataFrame or Series, as the object was before the framework's run; None if not known."""
         notes = self._notes
-        if not dataframes.is_table(type(value)) or self._is_beside_unread:
+        if not dataframes.is_table(type(value)) or self.is_beside_unread:
             return None
         now = dataframes.copied(value)
         if now is None or is_given or notes is None or self.changes.changed is None:
@@ -691,7 +704,7 @@ class Run(Heap):
         """
         changed = self.changes.changed or {}
         is_seen = self.changes.number and (seen_by is None or self._is_reached(seen_by))
-        if is_seen or self._is_beside_unread or any(place.is_shared for place in changed.values()):
+        if is_seen or self.is_beside_unread or any(place.is_shared for place in changed.values()):
             raise Barrier(self.changes.what or "it changes what it did not make")
 
     def _is_reached(self, root: Any) -> bool:
@@ -778,7 +791,7 @@ class Run(Heap):
     def _keeps(self, key: Hashable) -> bool:
         """Whether nobody else may store to a place: neither who runs beside the call, nor who hears of the request."""
         changed = self.changes.changed or {}
-        if not self._alone or self._is_beside_unread or self.tasks or key not in changed:
+        if not self._alone or self.is_beside_unread or self.tasks or key not in changed:
             return False
         if any(key in self.heard or id(place.owner) in self.heard for key, place in changed.items()):
             return False
@@ -789,7 +802,7 @@ class Run(Heap):
 
     def begin_beside_unread(self) -> None:
         """Note that functions which are read apart run beside the program, and store something. Raises: Renewed."""
-        if not self._is_beside_unread and self.changes.changed is not None:
+        if not self.is_beside_unread and self.changes.changed is not None:
             self._change(UNREAD, None, "it runs beside functions that store something")
 
     @contextlib.contextmanager
@@ -879,7 +892,7 @@ class Run(Heap):
     @property
     def is_in_order(self) -> bool:
         """Whether the statement under evaluation certainly runs, and before all that is evaluated later."""
-        is_beside = self.is_beside or self._is_together or self._is_beside_unread
+        is_beside = self.is_beside or self._is_together or self.is_beside_unread
         return not (self.in_doubt or self.gates or is_beside)
 
     def note_computed(self) -> None:
@@ -1093,3 +1106,14 @@ def _is_of_another_round(gate: Hashable, own: Round, site: Hashable) -> bool:
     if type(gate) is not tuple or type(gate[0]) is not Round:
         return False
     return gate[0].component == own.component and gate[0].number != own.number and bool(gate[1] == site)
+
+
+def _parts_of(value: Any, kind: type) -> list[Any]:
+    """Return the parts of plain data that are no atoms."""
+    if kind in MAPPINGS:
+        found: Iterable[Any] = value.values()
+    elif kind in CONTAINERS or kind is tuple or kind is frozenset:
+        found = value
+    else:
+        found = (classes.fields_of(value) or {}).values()
+    return [each for each in list(found) if not classes.is_atom(each)]

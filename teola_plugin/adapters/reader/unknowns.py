@@ -141,6 +141,9 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
         value.sources |= each.sources
         return None
     if kwargs or any(type(each) is Unknown for each in args if name not in ("append", "count")):
+        if name in CHANGING:  # such as `insert` of a number
+            value.holds = "any"
+            value.sources |= run.sources(*args, *kwargs.values())
         raise Undecided
     if name == "copy" and not args:
         return run.unknown(value, holds="texts", is_safe=True)

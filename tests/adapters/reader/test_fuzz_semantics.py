@@ -70,6 +70,11 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a number put into a list of texts to come": """
+        xs = m.ask("v").split()
+        xs.insert(0, m.ask("w").find("a"))
+        return xs, [f"{x}" for x in xs]
+    """,
     "a model with a value of another type, of which pydantic warns where warnings are errors": """
         model = model.model_copy(update={'rank': n.ask('one')})
         found = model.model_dump()
