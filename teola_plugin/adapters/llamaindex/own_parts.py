@@ -12,12 +12,19 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import (
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+    ToolRetrieverRouterQueryEngine,
+)
 from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.retrievers import QueryFusionRetriever, RouterRetriever
 from llama_index.core.workflow import StartEvent, Workflow
 
 from teola_plugin.adapters.llamaindex.entries import methods_of
 from teola_plugin.adapters.llamaindex.observers import observe_overrides
 from teola_plugin.adapters.llamaindex.parts import OwnMethods, OwnPart, OwnSteps
+from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_models import ASKING
 from teola_plugin.adapters.llamaindex.reading_parts import (
     METHODS,
@@ -42,15 +49,23 @@ def own_parts(components: Iterable[Any], root: Any = None) -> list[OwnPart]:
 
     `root`: the component among them whose entry methods `own_methods` returns.
     """
-    return [_own_part(each, has_methods=each is not root) for each in components if is_read(each)]
+    held = [*components]
+    gathered = {id(part) for each in held if isinstance(each, _GATHERING) for part in reachable(each)[1:]}
+    return [_own_part(each, gathered, has_methods=each is not root) for each in held if is_read(each)]
 
 
-def _own_part(component: Any, *, has_methods: bool) -> OwnPart:
+_GATHERING = (
+    QueryFusionRetriever, RouterRetriever, RouterQueryEngine, SubQuestionQueryEngine, ToolRetrieverRouterQueryEngine,
+)  # fmt: skip
+"""Components whose coroutines run those of the components inside beside each other."""
+
+
+def _own_part(component: Any, gathered: Set[int], *, has_methods: bool) -> OwnPart:
     name, function = type_name(class_of(component)), function_of(component) or function_of(component, is_async=True)
     reading = None if function is None else Reading(f"{name}: {origin_of(function)}", origin_of(function))
     overrides = overrides_of(component) if has_methods else {}
     observe_overrides(component, overrides)
-    return OwnPart(component, reading, _readings_of(component, overrides))
+    return OwnPart(component, reading, _readings_of(component, overrides), id(component) in gathered)
 
 
 def _readings_of(component: Any, functions: Mapping[str, types.FunctionType]) -> dict[str, Reading]:

@@ -178,11 +178,13 @@ class OwnPart:
     """A component of a user's class, whose function is read as its run begins.
 
     `methods`: readings of the user's overrides of entry methods, by name. None but those are read without `reading`.
+    `is_gathered`: a stock component may run coroutines of the component beside each other, or beside others.
     """
 
     component: Any
     reading: Reading | None
     methods: Mapping[str, Reading]
+    is_gathered: bool = False
 
     @property
     def readings(self) -> list[Reading]:
@@ -191,6 +193,25 @@ class OwnPart:
 
 
 _readings: dict[int, Reading] = {}
+_gathered: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""Components with `OwnPart.is_gathered`, by id."""
+
+
+@contextlib.contextmanager
+def _beside_others(run: Run, component: Any, *, is_async: bool, given: Any) -> Iterator[None]:
+    """Read a component's coroutine inside the context, beside unread coroutines if any may run beside it."""
+    if not (is_async and _gathered.get(id(component)) is component):
+        yield
+        return
+    run.begin_beside_unread()
+    run.forget_shared([[given], [given]])
+    companions = Companions(run)
+    try:
+        with companions.one():
+            yield
+    finally:
+        companions.add_unread()
+        companions.hold_back()
 
 
 def _changes_others(function: types.FunctionType | None) -> bool:
@@ -220,7 +241,8 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
         return None
 
     def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
-        return asker.use(run, component, method, tuple(given[0]), given[1])
+        with _beside_others(run, component, is_async=is_async, given=given):
+            return asker.use(run, component, method, tuple(given[0]), given[1])
 
     blocks = is_async and not inspect.iscoroutinefunction(function) and not _changes_others(function)
     return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks, roots=[component, function])
@@ -248,8 +270,9 @@ def method_run(
         return None
 
     def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
-        found = call(run, run.load(function), (run.load(component), *given[0]), dict(given[1]))
-        return found.force() if is_async and type(found) is Pending else found
+        with _beside_others(run, component, is_async=is_async, given=given):
+            found = call(run, run.load(function), (run.load(component), *given[0]), dict(given[1]))
+            return found.force() if is_async and type(found) is Pending else found
 
     roots = [component, function]
     return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, roots=roots, is_beside=is_beside)
@@ -349,6 +372,8 @@ class Parts:
             _parts[number], _covered[number] = part.component, part.covered
         for each in own:
             _parts[number := id(each.component)] = each.component
+            if each.is_gathered:
+                _gathered[number] = each.component
             if each.reading is not None:
                 if number not in _readings:
                     weakref.finalize(each.component, _readings.pop, number, None).atexit = False

@@ -12,7 +12,7 @@ from llama_index.core import VectorStoreIndex, get_response_synthesizer
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
-from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores import (
     MetadataFilter,
@@ -283,3 +283,53 @@ def test_what_is_added_between_two_queries_is_found(service: Service) -> None:
         assert fast("anyone") == value
     assert "anyone 1" in value[1]
     assert "anyone 1" not in value[0]
+
+
+NAMES: list[str] = []
+
+
+class First(BaseRetriever):
+    """Asks twice, and shows what others have noted by then."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        super().__init__()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        raise NotImplementedError
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        await self._llm.acomplete("the first")
+        return [NodeWithScore(node=TextNode(text=str(await self._llm.acomplete(f"first: {NAMES}"))), score=1.0)]
+
+
+class Second(First):
+    """Asks, notes its name, and asks again."""
+
+    async def aretrieve(self, str_or_query_bundle: Any) -> list[NodeWithScore]:
+        await self._llm.acomplete("the second")
+        NAMES.append("second")
+        return [NodeWithScore(node=TextNode(text=str(await self._llm.acomplete("second: noted"))), score=0.5)]
+
+
+@pytest.mark.parametrize("kinds", [(First, Second), (Second, First)])
+def test_coroutines_of_own_retrievers_in_a_fusion_run_beside_each_other(kinds: Any, service: Service) -> None:
+    def fusion() -> Any:
+        llm = chat(service)
+        return QueryFusionRetriever([kind(llm) for kind in kinds], llm=llm, num_queries=1, use_async=True)
+
+    def call(fusion: Any) -> list[str]:
+        NAMES.clear()
+        return sorted(each.text for each in apart(lambda: asyncio.run(_retrieved(fusion))))
+
+    async def _retrieved(fusion: Any) -> Any:
+        return await fusion.aretrieve(QUESTION)
+
+    service.holds, service.awaits = "the first", "second: noted"
+    with counted(service) as original:
+        value = call(fusion())
+    fast = optimize(fusion())
+    for _ in range(3):
+        with counted(service) as requests:
+            assert call(fast) == value
+        assert requests == original
