@@ -127,7 +127,7 @@ def attribute_of(cls: type, name: str) -> Any:
 
 
 def without_replacements(method: Any) -> Any:
-    """Return the method beneath our own replacements. A function of the user's around one is the user's."""
+    """Return the method beneath our own replacements. A user's function around a replacement stays."""
     while type(method) is FunctionType and "__teola_original__" in vars(method):
         original = vars(method)["__teola_original__"]
         wrapped = vars(method).get("__wrapped__")

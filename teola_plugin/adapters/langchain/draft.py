@@ -48,7 +48,7 @@ class Draft(GraphBuilder):
         self.changes = self.has_unread = False
         """Whether some function may change something; whether such a function cannot be read."""
         self.beside: tuple[tuple[set[int], int], ...] = ()
-        """Of each set of branches around: the branches with functions that change something, and the branch here."""
+        """Of each set of branches around: the branches with functions which change something, and the branch here."""
         self.origin = ""
         self.bindings = Bindings(self.unique, self.gate)
         self._untold: set[str] = set()

@@ -57,7 +57,7 @@ def own_parts(components: Iterable[Any], root: Any = None) -> list[OwnPart]:
 _GATHERING = (
     QueryFusionRetriever, RouterRetriever, RouterQueryEngine, SubQuestionQueryEngine, ToolRetrieverRouterQueryEngine,
 )  # fmt: skip
-"""Components whose coroutines run those of the components inside beside each other."""
+"""Components with coroutines which gather coroutines of inner components."""
 
 
 def _own_part(component: Any, gathered: Set[int], *, has_methods: bool) -> OwnPart:

@@ -199,7 +199,7 @@ _gathered: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 @contextlib.contextmanager
 def _beside_others(run: Run, component: Any, *, is_async: bool, given: Any) -> Iterator[None]:
-    """Read a component's coroutine inside the context, beside unread coroutines if any may run beside it."""
+    """Read a component's coroutine inside the context, beside unread coroutines where a component gathers both."""
     if not (is_async and _gathered.get(id(component)) is component):
         yield
         return

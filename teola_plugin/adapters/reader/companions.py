@@ -120,7 +120,7 @@ class Companions:
                 ask.gates = ask.gates.union(*(each.gates for each in others if not each.begins_asking))
 
     def forget_shared(self) -> None:
-        """Forget the content of what the functions share, if a function among them is not read and may change it."""
+        """Forget the content of what the functions share, if an unread function among the functions may change it."""
         if len(self.given) > 1 and self.run.is_beside_unread:
             self.run.forget_shared([self.shared, self.shared, *self.given])
 

@@ -900,7 +900,7 @@ class Heap:
             self._logs = [other for other in self._logs if other is not log]
 
     def can_reach(self, changed: Mapping[int, Any], *roots: Any) -> bool:
-        """Whether the program may still use any of the objects: a frame or `roots` reach it, or it is from outside.
+        """Whether the program may still use any of the objects: a frame or `roots` reach one, or one is from outside.
 
         No frame reaches what only a finished function used, for example its variables.
         """
@@ -920,7 +920,7 @@ class Heap:
                 yield id(value)
 
     def forget_shared(self, roots: Sequence[Sequence[Any]]) -> None:
-        """Note that what several of the `roots` reach is unknown from here on, as an unread function may change it."""
+        """Forget the content of what several of the `roots` reach, as an unread function may change the content."""
         found: dict[int, Any] = {}
         several: dict[int, Any] = {}
         for each in roots:
@@ -937,7 +937,7 @@ class Heap:
                 set_content(value, dict.fromkeys(content_of(value), Unknown()))
 
     def may_be_forgotten(self, value: Any) -> bool:
-        """Whether a function that is not read may change a container, or a record's fields."""
+        """Whether an unread function may change a container, or a record's fields."""
         return type(value) in (*LISTS, *MAPPINGS, set)
 
     def _walk(self, roots: Iterable[Any]) -> Iterator[Any]:

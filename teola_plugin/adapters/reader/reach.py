@@ -41,7 +41,7 @@ CHANGING = _words(
 """Methods of containers that change the container."""
 
 CHANGING_OTHERS = _words("set_content add_user_message add_ai_message add_message add_messages put put_nowait")
-"""Methods of the frameworks' objects, and of queues, that change the object."""
+"""Methods of the frameworks' objects, and of queues, with changes of the object."""
 
 ALTERING = _words(
     "heappush heappop heapify heapreplace heappushpop insort insort_left insort_right shuffle setitem delitem "

@@ -107,7 +107,7 @@ class Given:
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.guarded: dict[int, Any] = {}
         self.aliased: dict[int, Any] = {}
-        """Copies of inputs that the program can reach from outside, too."""
+        """Copies of inputs within reach of the program from outside, too."""
         self.exact: dict[int, Any] = {}
         self.escaped: set[type] = set()
         """Types of objects that something outside of the program has, too; the program may have them as an input."""
@@ -380,7 +380,7 @@ class Run(Heap):
 
     @property
     def is_beside_unread(self) -> bool:
-        """Whether functions that are not read run beside the functions under evaluation."""
+        """Whether unread functions run beside the functions under evaluation."""
         return self.changes.holds(UNREAD)
 
     def may_be_forgotten(self, value: Any) -> bool:
