@@ -386,7 +386,7 @@ class Run(Heap):
     def may_be_forgotten(self, value: Any) -> bool:
         """See `Heap`."""
         if self._notes is None or type(value) in CONTAINERS:
-            return self._notes is None or self._notes.alters
+            return self._notes is not None and self._notes.alters
         return any(self._notes.may_store(value, name) for name in classes.fields_of(value) or ())
 
     @property

@@ -241,7 +241,7 @@ def calls_each(x: list[str]) -> Any:
         (opens, Reach(False, True, True)),
         (lambda x: os.getenv(x), Reach(False, True, True)),
         (imports, Reach(True, True, True)),
-        (lambda x: setattr(x["thing"], "name", "z"), Reach(False, True, True)),
+        (lambda x: setattr(x["thing"], "name", "z"), Reach(False, True, True, alters=True)),
         (asks_model, Reach(True, True, True)),
         (asks_inside, Reach(True, True, True)),
         (closing_over(MODEL), Reach(True, True, True)),
