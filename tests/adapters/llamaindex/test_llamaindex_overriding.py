@@ -577,7 +577,12 @@ def test_a_method_that_is_decorated_later_runs(mode: str, form: str) -> None:
         for name in methods:
             setattr(Later, name, preceded(vars(Later)[name]))
 
-    same(build, lambda engine: getattr(engine, form)(QUESTION), exact=False, change=change, look=asked)
+    try:
+        same(build, lambda engine: getattr(engine, form)(QUESTION), exact=False, change=change, look=asked)
+    finally:
+        for name, method in methods.items():
+            setattr(Later, name, method)
+        teola_plugin.uninstall()
 
 
 def test_a_method_of_the_object_that_is_set_later_runs() -> None:
