@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex, get_response_synthesizer
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
@@ -23,6 +24,7 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from teola_plugin import optimize, optimized
+from teola_plugin.adapters.llamaindex.reachable import reachable
 from tests.adapters.llamaindex.test_llamaindex_hosted import TEXTS, chat, embedder, retriever
 from tests.support.hosted_service import Service, asked_side_by_side, counted
 from tests.support.llamaindex_comparing import Stage, same
@@ -132,18 +134,21 @@ def test_questions_to_an_engine_with_own_parts_are_asked_side_by_side(engine: st
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_questions_to_an_engine_with_own_parts_are_the_same(engine: str, service: Service) -> None:
-    async def ask(app: Any) -> Any:
-        return await app(QUESTION)
-
+async def test_questions_to_an_engine_with_own_parts_are_the_same(engine: str, service: Service) -> None:
     made = ENGINES[engine](service)
-    with counted(service) as original:
-        value = apart(lambda: asyncio.run(ask(asks_async(made))))
-    fast = optimize(asks_async(made))
-    for _ in range(3):
-        with counted(service) as requests:
-            assert apart(lambda: asyncio.run(ask(fast))) == value
-        assert requests == original
+    plain = asks_async(made)
+    fast = optimize(plain)
+    try:
+        with counted(service) as original:
+            value = await plain(QUESTION)
+        for _ in range(3):
+            with counted(service) as requests:
+                assert await fast(QUESTION) == value
+            assert requests == original
+    finally:
+        for model in reachable(made, (BaseEmbedding,)):
+            if (client := getattr(model, "_aclient", None)) is not None:
+                await client.close()
     assert optimized(fast).reports[-1].wasted == 0
 
 
