@@ -385,8 +385,10 @@ class Run(Heap):
 
     def may_be_forgotten(self, value: Any) -> bool:
         """See `Heap`."""
-        if self._notes is None or type(value) in CONTAINERS:
-            return self._notes is not None and self._notes.alters
+        if self._notes is None:
+            return False
+        if type(value) in CONTAINERS:
+            return self._notes.alters
         return any(self._notes.may_store(value, name) for name in classes.fields_of(value) or ())
 
     @property
@@ -399,6 +401,7 @@ class Run(Heap):
         notes, number = self._notes, id(value)
         if notes is None or not self.is_beside_unread or self.changes.holds(number) or number in self._known_alone:
             return
+        self.tick()
         self._known_alone[number] = value  # a part may refer to the whole
         try:
             self._require_not_changed(value, kind)
