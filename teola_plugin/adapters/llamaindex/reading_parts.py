@@ -105,9 +105,9 @@ def kind_of(held: Any) -> type | None:
 def methods_of(held: Any) -> tuple[str, ...]:
     """Return the methods of a component or vector store that a program may call; see `METHODS`."""
     kind = kind_of(held)
-    return (
-        METHODS[kind] if kind is not None else ("query",) if foreign.is_kind_of(held, BasePydanticVectorStore) else ()
-    )
+    if kind is not None:
+        return METHODS[kind]
+    return ("query",) if foreign.is_kind_of(held, BasePydanticVectorStore) else ()
 
 
 # --- stock components ------------------------------------------------------------------------------------------------
@@ -230,10 +230,13 @@ class Parts:
         known = self._known.get(id(component))
         if known is None:
             is_model = foreign.is_kind_of(component, BaseEmbedding)
-            only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
-            only = only and is_as_published(class_of(component))
+            only = _only_embeds(component) if is_model else only_asks(component)
             known = self._known[id(component)] = component, only, _provider_of(component) if only else None
         return known[1], known[2]
+
+
+def _only_embeds(model: Any) -> bool:
+    return is_embedder(model) and is_asked_each_time(model) and is_as_published(class_of(model))
 
 
 def _same(value: Any) -> Any:
@@ -519,9 +522,7 @@ def read_own(
         raise Barrier(f"it calls {method} of {name}")
     if kind is BaseNodePostprocessor:
         return _called(run, component, function, _nodes_and_query(run, *args, **kwargs))
-    query = kwargs.get("str_or_query_bundle") if kwargs else args[0] if len(args) == 1 else None
-    if len(args) + len(kwargs) != 1 or query is None:
-        raise Barrier(f"it calls {method} of {name} in an unusual way")
+    query = _query_in(component, method, args, kwargs)
     if kind is BaseRetriever:
         return _found(run, _called(run, component, function, (_bundle(query),)))
     if foreign.is_subtype(class_of(component), CustomQueryEngine):
@@ -556,9 +557,7 @@ def read_apart(
 
     `use`: returns the result of a component's method, as `Parts.use`.
     """
-    query = kwargs.get("str_or_query_bundle") if kwargs else args[0] if len(args) == 1 else None
-    if len(args) + len(kwargs) != 1 or query is None:
-        raise Barrier(f"it calls {method} of {type_name(class_of(engine))} in an unusual way")
+    query = _query_in(engine, method, args, kwargs)
     run.require_as_set_before(engine)
     prefix, bundle = method.removesuffix("query"), _bundle(query)
 
@@ -570,6 +569,14 @@ def read_apart(
     for each in engine._node_postprocessors:
         nodes = used(each, "postprocess_nodes", nodes, query_bundle=bundle)
     return used(engine._response_synthesizer, "synthesize", query=bundle, nodes=nodes)
+
+
+def _query_in(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """Return the only argument of a call. Raises: Barrier for a call with more or other arguments."""
+    query = kwargs.get("str_or_query_bundle") if kwargs else args[0] if len(args) == 1 else None
+    if len(args) + len(kwargs) != 1 or query is None:
+        raise Barrier(f"it calls {method} of {type_name(class_of(component))} in an unusual way")
+    return query
 
 
 def _called(run: Run, component: Any, function: types.FunctionType, args: Arguments) -> Any:
