@@ -537,7 +537,9 @@ class _Waiting:
         """Ignore: a waiting thread makes no unused requests."""
 
     def spent(self, seconds: float) -> None:
-        """Ignore: the waiting thread has spent the time itself."""
+        """See `Line`."""
+        if self._later is not None:
+            self._later.spent(seconds)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from pydantic import PrivateAttr
 
-from teola_plugin import explain, optimize, pure, writes
+from teola_plugin import explain, optimize, optimized, pure, writes
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from tests.adapters.langchain.test_langchain_foreign import Hosted
@@ -76,6 +76,17 @@ def test_nothing_is_asked_behind_a_function_that_raises() -> None:
     with pytest.raises(ValueError, match="why"):
         optimize(two(model, raises)).invoke({"q": "why"})
     assert model._calls == []
+
+
+def test_the_time_to_read_a_function_of_a_chain_is_reported() -> None:
+    model = Hosted()
+
+    def asks(x: dict[str, str]) -> str:
+        return str(model.invoke(x["q"]).content)
+
+    fast = optimize(two(model, asks))
+    fast.invoke({"q": "why"})
+    assert optimized(fast).reports[-1].reading_s > 0
 
 
 def test_what_a_table_holds_under_a_key_is_not_taken_for_the_key() -> None:
