@@ -392,7 +392,7 @@ def _loads(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("cls") is not None:
         raise Barrier("it gives json.loads() a class")
     if len(args) == 1 and not kwargs and kind_of(args[0]) == "text":
-        return run.unknown(args[0])
+        return run.unknown(args[0], error=json.JSONDecodeError)
     known(run, *args)
     run.require_known(*args, *[value for name, value in kwargs.items() if name not in _HOOKS])
     named = {name: called(run, value) if name in _HOOKS else value for name, value in kwargs.items()}

@@ -199,6 +199,16 @@ def caught_by_its_handler(m: Any) -> Any:
     m.ask("c")
 
 
+def parsed_or_left(m: Any) -> Any:
+    try:
+        found = json.loads(m.ask("a"))
+    except json.JSONDecodeError:
+        found = {}
+    m.ask("b")
+    found.get("c")
+    m.ask("d")
+
+
 def asked_for_what_is_kept(m: Any) -> Any:
     return [m.ask("g" + d) for d in "pq" if m.ask(d) == "yes"]
 
@@ -703,6 +713,7 @@ CASES: list[Case] = [
     (caught_by_its_handler, ["a", "c"], ["b"]),
     (caught_by_the_handler_of_another, ["a"], ["b", "c"]),
     (caught_in_one_of_two_states, ["a"], ["b"]),
+    (parsed_or_left, ["a", "b"], ["d"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),
