@@ -32,7 +32,7 @@ class Entered:
 
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
     inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
-    `notes`: of what the functions that are read can reach.
+    `notes`: of what the functions that are read can reach. `is_taken`: the reader of a stream takes the whole stream.
     """
 
     value: Any
@@ -43,6 +43,7 @@ class Entered:
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
     notes: Notes = field(default_factory=Notes, compare=False, repr=False)
     twin: Any = field(default=None, compare=False, repr=False)
+    is_taken: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

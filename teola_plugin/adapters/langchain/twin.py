@@ -21,7 +21,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+import types
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -35,8 +37,10 @@ from langchain_core.runnables.configurable import (
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from teola_plugin.adapters import Call, Calls
+from teola_plugin.adapters.langchain import generators
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
+from teola_plugin.adapters.langchain.stream_readers import changed_by_reader
 from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched, tokens_heard
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current, is_part_of_call
@@ -169,7 +173,7 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
 
     def stream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         chunks = cls.stream(self, input, config, **kwargs)
-        return _steps(self, chunks, _plainly([input], kwargs), config, "stream")
+        return _steps(self, chunks, _plainly([input], kwargs), config, "stream", kwargs)
 
     def batch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
         chunks = cls.batch_as_completed(self, inputs, config, **kwargs)
@@ -177,7 +181,7 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
 
     def astream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         chunks = cls.astream(self, input, config, **kwargs)
-        return _asteps(self, chunks, _plainly([input], kwargs), config, "astream")
+        return _asteps(self, chunks, _plainly([input], kwargs), config, "astream", kwargs)
 
     def abatch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
         chunks = cls.abatch_as_completed(self, inputs, config, **kwargs)
@@ -264,12 +268,17 @@ class _inside:
                 self._call.close()
 
 
-def _steps(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[Any]:
-    return chunks if _is_plain(twin) else _stepping(twin, chunks, inputs, config, mode)
+def _steps(
+    twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode,
+    options: Mapping[str, Any] | None = None,
+) -> Iterator[Any]:  # fmt: skip
+    return chunks if _is_plain(twin) else _stepping(twin, chunks, inputs, config, mode, options)
 
 
-def _stepping(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[Any]:
-    call = _open(twin, inputs, config, mode)
+def _stepping(
+    twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode, options: Mapping[str, Any] | None
+) -> Iterator[Any]:
+    call = _open(twin, inputs, config, mode, changed=_changed_by_reader(twin, options))
     try:
         while True:
             with active(call.session):
@@ -288,15 +297,17 @@ def _stepping(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: A
 
 
 def _asteps(
-    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode
-) -> AsyncIterator[Any]:
-    return chunks if _is_plain(twin) else _astepping(twin, chunks, inputs, config, mode)
+    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode,
+    options: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Any]:  # fmt: skip
+    return chunks if _is_plain(twin) else _astepping(twin, chunks, inputs, config, mode, options)
 
 
 async def _astepping(
-    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode
-) -> AsyncIterator[Any]:
-    call = _open(twin, inputs, config, mode)
+    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode,
+    options: Mapping[str, Any] | None,
+) -> AsyncIterator[Any]:  # fmt: skip
+    call = _open(twin, inputs, config, mode, changed=_changed_by_reader(twin, options))
     try:
         while True:
             with active(call.session):
@@ -322,14 +333,29 @@ def _is_plain(twin: Any) -> bool:
     return is_part_of_call(is_followed=calls.traced.follow is not None)
 
 
-def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Call:
+def _changed_by_reader(twin: Any, options: Mapping[str, Any] | None) -> frozenset[Hashable] | None:
+    """See `stream_readers.changed_by_reader`; None where the pipeline is no graph. Called by the stream's generator."""
+    if options is None or vars(twin)[_CALLS].traced.follow is None:
+        return None
+    reader: types.FrameType | None = sys._getframe(2)
+    while reader is not None and reader.f_code.co_filename == generators.__file__:
+        reader = reader.f_back
+    return None if reader is None else changed_by_reader(twin, options, reader)
+
+
+def _open(
+    twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False,
+    changed: frozenset[Hashable] | None = None,
+) -> Call:  # fmt: skip
     calls: Calls = vars(twin)[_CALLS]
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
-    entered = functools.partial(_entered, twin, inputs, config, mode)
+    entered = functools.partial(_entered, twin, inputs, config, mode, changed)
     return calls.open(entered, count=len(inputs), loop=loop, is_lockstep=is_lockstep)
 
 
-def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Sequence[Entered]:
+def _entered(
+    twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, changed: frozenset[Hashable] | None
+) -> Sequence[Entered]:
     """Return what the call is given; nothing if the call is to run as it is."""
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
@@ -343,9 +369,10 @@ def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Seque
         return ()  # a handler may end the call before any request
     if any(map(is_watched, configs)):
         mode = "events"
-    heard = heard_by(configs)
+    heard, is_only = heard_by(configs) | (changed or frozenset()), len(inputs) == 1
+    is_taken = changed is not None and mode != "events"
     with tokens_heard(configs):
-        return [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
+        return [Entered(v, mode, heard=heard, is_only=is_only, twin=twin, is_taken=is_taken) for v in inputs]
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

@@ -254,7 +254,8 @@ class Following:
             (whole.add if is_whole else whole.discard)((number, name))
 
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
-        is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
+        is_streamed = self.entered.mode in ("stream", "astream", "events") and not self.entered.is_taken
+        is_stepwise = is_streamed or not _is_of_langgraph(loop.checkpointer)
         is_saved = loop.checkpointer is not None and loop.durability == "sync"
         steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved)
         if tasks[0].name == START:

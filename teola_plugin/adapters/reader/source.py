@@ -9,7 +9,7 @@ import types
 
 from teola_plugin.adapters.source import FunctionNode, node_in, texts_around
 
-_ANNOTATIONS = __future__.annotations.compiler_flag
+ANNOTATIONS = __future__.annotations.compiler_flag
 
 
 def verified_node(function: types.FunctionType) -> FunctionNode | None:
@@ -19,13 +19,13 @@ def verified_node(function: types.FunctionType) -> FunctionNode | None:
         if (node := node_in(text, code)) is None:
             continue
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            if code in _codes_in(text, code.co_filename, code.co_flags & _ANNOTATIONS):
+            if code in codes_in(text, code.co_filename, code.co_flags & ANNOTATIONS):
                 return node
     return None
 
 
 @functools.lru_cache(maxsize=256)
-def _codes_in(text: str, filename: str, flags: int) -> frozenset[types.CodeType]:
+def codes_in(text: str, filename: str, flags: int) -> frozenset[types.CodeType]:
     """Return all code objects of a file or of a part of the file."""
     found: set[types.CodeType] = set()
     todo = [compile(text, filename, "exec", flags, dont_inherit=True)]

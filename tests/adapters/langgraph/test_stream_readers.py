@@ -1,0 +1,258 @@
+"""Which loops over a stream take the whole stream, so that requests behind the next item are certain."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import islice
+from pprint import pprint
+from typing import Any
+
+import pytest
+from langgraph.graph import START
+
+from teola_plugin import optimize, optimized, pure
+from teola_plugin.adapters.langchain.stream_readers import changed_by_reader
+from tests.adapters.langchain.test_langchain_functions import Waiting
+from tests.adapters.langgraph.test_langgraph_requests import Hosted, built
+
+GIVEN = {"q": "x"}
+LAST: Any = None
+found: list[Any] = []
+
+
+class Graph:
+    """A graph of one node, whose stream notes what is said of its reader."""
+
+    stream_mode = "updates"
+
+    def stream(self, given: Any, **options: Any) -> Iterator[Any]:
+        found.append(changed_by_reader(self, options, sys._getframe(1)))
+        yield {"node": {"answer": given}}
+
+    async def astream(self, given: Any, **options: Any) -> AsyncIterator[Any]:
+        found.append(changed_by_reader(self, options, sys._getframe(1)))
+        yield {"node": {"answer": given}}
+
+
+def prints_nodes(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        for key, value in output.items():
+            pprint(f"Node '{key}':")
+            if key != "__end__" and "node" in output:
+                print(key, value, sep=": ")
+        print("---")
+
+
+def keeps_items(app: Any) -> None:
+    kept: list[Any] = []
+    for output in app.stream(GIVEN, stream_mode=["values", "updates"]):
+        """All of them."""
+        kept.append(output)
+        last = output
+        print(f"{last}", flush=True)
+
+
+async def awaits_items(app: Any) -> None:
+    async for output in app.astream(GIVEN, stream_mode="updates"):
+        for value in output.values():
+            print(value)
+        for key in output.keys():  # noqa: SIM118
+            print(key)
+
+
+def takes_nothing_from_items(app: Any) -> None:
+    holder = type("Holder", (), {"app": app})()
+    for _ in holder.app.stream(GIVEN):
+        pass
+
+
+def stores_a_global(app: Any) -> None:
+    global LAST
+    for LAST in app.stream(GIVEN):  # noqa: B007
+        continue
+
+
+WHOLE = [prints_nodes, keeps_items, awaits_items, takes_nothing_from_items, stores_a_global]
+
+
+def breaks(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        print(output)
+        break
+
+
+def returns(app: Any) -> Any:
+    for output in app.stream(GIVEN):
+        return output
+    return None
+
+
+def yields(app: Any) -> Iterator[Any]:
+    for output in app.stream(GIVEN):
+        yield output, 1
+
+
+def subscripts(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        print(output["node"])
+
+
+def calls_its_own(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        str(output)
+
+
+def prints_elsewhere(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        print(output, file=sys.stderr)
+
+
+def prints_by_another(app: Any) -> None:
+    print = str
+    for output in app.stream(GIVEN):
+        print(output)
+
+
+def names_what_is_not_set(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        if "other" in output:
+            late = output
+        if "node" not in output:
+            print(late)
+    late = 1
+
+
+def is_caught(app: Any) -> Any:
+    for output in app.stream(GIVEN):
+        last = output
+    return lambda: last
+
+
+def takes_part(app: Any) -> None:
+    for _, output in zip(range(1), app.stream(GIVEN), strict=False):
+        print(output)
+
+
+def takes_one_first(app: Any) -> None:
+    chunks = app.stream(GIVEN)
+    next(chunks)
+    for output in chunks:
+        print(output)
+
+
+def takes_updates_for_tuples(app: Any) -> None:
+    for output in app.stream(GIVEN, subgraphs=True):
+        for key in output.keys():  # noqa: SIM118
+            print(key)
+
+
+def takes_values_for_updates(app: Any) -> None:
+    for output in app.stream(GIVEN, stream_mode="values"):
+        for key in output.keys():  # noqa: SIM118
+            print(key)
+
+
+def appends_to_another(app: Any) -> None:
+    kept = type("Kept", (list,), {})()
+    for output in app.stream(GIVEN):
+        kept.append(output)
+
+
+def formats(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        print(f"{output:>10}")
+
+
+def waits_between(app: Any) -> Any:
+    async def run() -> None:
+        async for _ in app.astream(GIVEN):
+            await asyncio.sleep(0)
+
+    return run()
+
+
+def takes_anothers(app: Any) -> None:
+    part = type("Part", (), {"stream": lambda self, given: islice(app.stream(given), 1)})()
+    for output in part.stream(GIVEN):
+        print(output)
+
+
+def prints_with_an_unknown_option(app: Any) -> None:
+    for output in app.stream(GIVEN):
+        print(output, colour=None)  # type: ignore[call-overload]
+
+
+PARTLY: list[Callable[[Any], Any]] = [
+    breaks, returns, yields, subscripts, calls_its_own, prints_elsewhere, prints_by_another, names_what_is_not_set,
+    is_caught, takes_part, takes_one_first, takes_updates_for_tuples, takes_values_for_updates, appends_to_another,
+    formats, waits_between, takes_anothers, prints_with_an_unknown_option,
+]  # fmt: skip
+
+
+def run(reader: Callable[[Any], Any], app: Any) -> None:
+    made = reader(app)
+    if inspect.iscoroutine(made):
+        asyncio.run(made)
+    elif hasattr(made, "__next__"):
+        list(made)
+
+
+@pytest.mark.parametrize("reader", [*WHOLE, *PARTLY])
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_which_loops_take_the_whole_stream(reader: Callable[[Any], Any]) -> None:
+    found.clear()
+    try:
+        run(reader, Graph())
+    except (AttributeError, TypeError):
+        assert reader in PARTLY
+    assert [each is not None for each in found] == [reader in WHOLE]
+
+
+def test_what_a_loop_changes_is_known() -> None:
+    found.clear()
+    stores_a_global(Graph())
+    assert found == [frozenset({(id(globals()), "LAST")})]
+
+
+def test_a_loop_of_a_notebook_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "app = 1\nfor output in graph.stream(1):\n    print(output)\n"
+    monkeypatch.setattr("linecache.getlines", lambda *_: text.splitlines(keepends=True))
+    found.clear()
+    for statement in ast.parse(text).body:
+        exec(compile(ast.Module([statement], []), "<cell>", "exec"), {"graph": Graph()})
+    exec(compile(text.replace("print(output)", "print(output); break"), "<cell>", "exec"), {"graph": Graph()})
+    assert [each is not None for each in found] == [True, False]
+
+
+@pytest.mark.parametrize("reader", [prints_nodes, awaits_items])
+def test_behind_a_stream_that_is_taken_whole_requests_are_certain(reader: Callable[[Any], Any]) -> None:
+    model = Waiting()
+    nodes: Any = {
+        "a": lambda s: {"a": model.invoke(f"first {s['q']}").content},
+        "b": lambda s: {"b": model.invoke(f"second {s['q']}").content},
+    }
+    fast = optimize(built(nodes, (START, "a"), ("a", "b")).compile())
+    run(reader, fast)
+    assert model._met == [True]
+
+
+def test_a_node_that_reads_what_the_loop_stores_is_not_asked_for_early() -> None:
+    def asked(app: Any, model: Any) -> list[str]:
+        model._calls.clear()
+        stores_a_global(app)
+        return [said for _, said in model._calls]
+
+    model = pure(Hosted)()
+    nodes: Any = {
+        "a": lambda s: {"a": model.invoke("first").content},
+        "b": lambda s: {"b": model.invoke(f"second {LAST}").content},
+    }
+    graph = built(nodes, (START, "a"), ("a", "b")).compile()
+    fast = optimize(graph)
+    for _ in range(3):
+        assert asked(fast, model) == asked(graph, model)
+    assert optimized(fast).reports[-1].wasted == 0
