@@ -730,16 +730,19 @@ class Expressions:
             def take(at: int, source: Any, take: Callable[..., None]) -> None:  # itself, without a cycle of references
                 nonlocal is_open
                 store, conditions, _ = rounds[at]
-                for value in source:
-                    run.tick()
-                    store(inner, value)
-                    before = len(tests)
-                    verdict = calls.all_hold(run, inner, conditions, tests)
-                    if verdict is None:
-                        is_open = True
-                        calls.perhaps(run, inner, lambda: step(at, take), tests[before:])
-                    elif verdict:
-                        step(at, take)
+                with run.in_rounds(inner) as batch:
+                    for value in source:
+                        run.tick()
+                        store(inner, value)
+                        before = len(tests)
+                        verdict = calls.all_hold(run, inner, conditions, tests)
+                        if verdict is None:
+                            is_open = True
+                            calls.perhaps(run, inner, lambda: step(at, take), tests[before:])
+                        elif verdict:
+                            step(at, take)
+                        if batch is not None:
+                            batch.next(run.met)
 
             def step(at: int, take: Callable[..., None]) -> None:
                 nonlocal is_open, is_counted

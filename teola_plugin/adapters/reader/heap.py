@@ -223,6 +223,38 @@ class Leave:
                 self.contents[key] = held, self.content(key, held)
 
 
+class Rounds:
+    """The rounds of a loop under evaluation, as a batch: see `asking.Ask.gates`.
+
+    `_before`: the gates of the loop as a whole. `_earlier`, `_now`: the sources of what may have raised in an earlier
+    round, and in the present one. `_asked`: the sources of the requests of the loop.
+    """
+
+    def __init__(self, before: frozenset[Hashable], number: int) -> None:
+        """Begin a loop. `number`: how many requests the evaluation has come to."""
+        self._before = set(before)
+        self._earlier: set[Hashable] = set()
+        self._now: set[Hashable] = set()
+        self._asked: set[Hashable] = set()
+        self._number = number
+
+    def raises(self, sources: frozenset[Hashable]) -> None:
+        """Note that an operation of the present round may raise."""
+        self._now |= sources
+
+    def next(self, met: Sequence[Any]) -> None:
+        """Begin the next round. `met`: the requests that the evaluation has come to."""
+        self._asked.update(each.source for each in met[self._number :])
+        self._number = len(met)
+        self._earlier |= self._now & self._asked
+        self._before |= self._now - self._asked
+        self._now = set()
+
+    def is_earlier(self, gate: Hashable) -> bool:
+        """Whether a gate is but the reply to a request of an earlier round."""
+        return gate in self._earlier and gate not in self._now and gate not in self._before
+
+
 class Heap:
     """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a separate number for each arm.
 
@@ -233,6 +265,7 @@ class Heap:
         self.counts: Counter[Hashable] = Counter()
         self.uncounted: set[Hashable] = set()
         self.gates: frozenset[Hashable] = NO_SOURCES
+        self.rounds: list[Rounds] = []
         self.path = 0
         self.raised = 0
         self.handlers = 0
@@ -289,6 +322,8 @@ class Heap:
         self.raised += 1
         sources = sources or _ANYTHING
         self.gates |= (sources - ARRAYS) or _ANYTHING
+        for each in self.rounds:
+            each.raises(sources)
         if not COMPUTED.isdisjoint(sources):
             self.uses(COMPUTED)
         for beginning in self._beginnings:

@@ -28,7 +28,7 @@ from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Rou
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.foreign import MISSING
-from teola_plugin.adapters.reader.heap import MAPPINGS, Frame, Heap, of_lists, without_number
+from teola_plugin.adapters.reader.heap import MAPPINGS, YIELDED, Frame, Heap, Rounds, of_lists, without_number
 from teola_plugin.adapters.reader.held import reached
 from teola_plugin.adapters.reader.notes import Notes, is_class_of_others, place_in, roots_of
 from teola_plugin.adapters.reader.outer import held_at, outside, place_of
@@ -1079,8 +1079,28 @@ class Run(Heap):
         """See `Ask.gates`."""
         component, site = source
         if type(component) is not Round:
-            return self.gates - {source}
-        return frozenset(gate for gate in self.gates if not _is_of_another_round(gate, component, site))
+            return self._gates - {source}
+        return frozenset(gate for gate in self._gates if not _is_of_another_round(gate, component, site))
+
+    @property
+    def _gates(self) -> frozenset[Hashable]:
+        """The gates but for the replies of earlier rounds of the loops around."""
+        if not self.rounds:
+            return self.gates
+        return frozenset(gate for gate in self.gates if not any(each.is_earlier(gate) for each in self.rounds))
+
+    @contextlib.contextmanager
+    def in_rounds(self, frame: Frame) -> Iterator[Rounds | None]:
+        """Evaluate the rounds of a loop inside the context; None in a generator, which others run in between."""
+        if YIELDED in frame:
+            yield None
+            return
+        rounds = Rounds(self._gates, len(self.met))
+        self.rounds.append(rounds)
+        try:
+            yield rounds
+        finally:
+            self.rounds.remove(rounds)
 
     def _awaited_by(self, request: Request) -> frozenset[Hashable]:
         """Return the earlier requests whose replies a request has to wait for, as gates."""

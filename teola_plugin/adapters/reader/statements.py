@@ -377,19 +377,23 @@ class Statements(Expressions):
             if run.is_unknown(value):
                 _repeat(frame, value, target, body, can_break=not node.orelse)
                 return orelse(frame)
+            is_ours = is_temporary and type(value) is Lazy  # no other reference exists
             try:
-                is_ours = is_temporary and type(value) is Lazy  # no other reference exists
-                for item in value.iterator if is_ours else operators.iterated(run, value):
-                    run.tick()
-                    target(frame, item)
-                    skipped = len(run.skipped)
-                    ended = _round(run, frame, body)
-                    if ended is not None:
-                        break
-                    if len(run.skipped) > skipped:  # which round the framework's run is in is not known
-                        raise run.skipped[-1].again()
-                else:
-                    until = run.leaves
+                with run.in_rounds(frame) as rounds:
+                    for item in value.iterator if is_ours else operators.iterated(run, value):
+                        run.tick()
+                        target(frame, item)
+                        skipped = len(run.skipped)
+                        ended = _round(run, frame, body)
+                        if ended is not None:
+                            break
+                        if len(run.skipped) > skipped:  # which round the framework's run is in is not known
+                            raise run.skipped[-1].again()
+                        if rounds is not None:
+                            rounds.next(run.met)
+                    else:
+                        until = run.leaves
+                if until is not None:
                     ended = orelse(frame)
             except Undecided as e:
                 raise Stalled from e

@@ -209,6 +209,46 @@ def parsed_or_left(m: Any) -> Any:
     m.ask("d")
 
 
+def asked_twice_in_rounds(m: Any) -> Any:
+    int(m.ask("before"))
+    for d in "pq":
+        int(m.ask(d))
+        m.ask(f"then {d}")
+    m.ask("behind")
+
+
+def asked_in_rounds_of_rounds(m: Any) -> Any:
+    for d in "pq":
+        for e in "xy":
+            m.ask(f"{d}{e}")
+            int(m.ask(f"not {d}{e}"))
+        m.ask(f"behind {d}")
+
+
+def asked_twice_in_a_comprehension(m: Any) -> Any:
+    found = [(m.ask(d), int(m.ask(f"then {d}"))) for d in "pq"]
+    m.ask(f"behind {len(found)}")
+
+
+def checked_in_rounds(m: Any) -> Any:
+    limit = m.ask("limit")
+    for d in "pq":
+        m.ask(d)
+        int(limit)
+
+
+def asked_while_an_item_is_made(m: Any) -> Any:
+    for d in (int(m.ask(each)) for each in "pq"):
+        m.ask(f"then {m.ask('of it')}")
+
+
+def asked_twice_in_each_round(m: Any) -> Any:
+    for d in "pq":
+        int(m.ask(d))
+        m.ask(f"then {d}")
+    m.ask("behind")
+
+
 def asked_for_what_is_kept(m: Any) -> Any:
     return [m.ask("g" + d) for d in "pq" if m.ask(d) == "yes"]
 
@@ -714,6 +754,16 @@ CASES: list[Case] = [
     (caught_by_the_handler_of_another, ["a"], ["b", "c"]),
     (caught_in_one_of_two_states, ["a"], ["b"]),
     (parsed_or_left, ["a", "b"], ["d"]),
+    (asked_twice_in_rounds, ["before"], ["p", "then p", "q", "then q", "behind"]),
+    (
+        asked_in_rounds_of_rounds,
+        ["px", "not px", "py", "not py", "qx", "not qx", "qy", "not qy"],
+        ["behind p", "behind q"],
+    ),
+    (asked_twice_in_a_comprehension, ["p", "then p", "q", "then q"], ["behind 2"]),
+    (checked_in_rounds, ["limit", "p"], ["q"]),
+    (asked_while_an_item_is_made, ["p", "q"], ["of it", "of it"]),
+    (asked_twice_in_each_round, ["p", "q"], ["then p", "then q", "behind"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),
