@@ -36,7 +36,7 @@ from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.calls import is_own_method
+from teola_plugin.adapters.reader.calls import is_own_method, returned
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import are_published
 from teola_plugin.adapters.reader.foreign import MISSING
@@ -44,7 +44,7 @@ from teola_plugin.adapters.reader.heap import ZIPPED
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
@@ -377,7 +377,7 @@ def _retrieve_by_users_code(run: Run, retriever: Any, value: Any, way: Way) -> A
     takes = "run_manager" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     named = {"run_manager": Opaque(None, is_own=True)} if takes else {}
     found = call(run, run.load(own), (run.load(retriever), value), named)
-    return found.force() if type(found) is Pending else found
+    return returned(found, is_awaited=inspect.iscoroutinefunction(own))
 
 
 def own_search_of(retriever: Any, *, is_async: bool = False) -> types.FunctionType | None:
@@ -535,6 +535,6 @@ def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     try:
         args, named = outcome(lambda: tool._to_args_and_kwargs(given, None))
         found = call(run, run.load(function), exchange.back(tuple(args)), exchange.back(dict(named)))
-        return found.force() if type(found) is Pending else found
+        return returned(found, is_awaited=way.is_async and function is getattr(tool, "coroutine", None))
     except Exception as e:
         raise Barrier(f"the tool {tool.name!r} raises {type_name(type(e))}") from e

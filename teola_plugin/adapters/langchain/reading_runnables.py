@@ -51,7 +51,7 @@ from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_too
 from teola_plugin.adapters.langchain.watched import hears_tokens, may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.calls import FunctionValue, chosen
+from teola_plugin.adapters.reader.calls import FunctionValue, chosen, is_coroutine_function, returned
 from teola_plugin.adapters.reader.companions import beside
 from teola_plugin.adapters.reader.heap import RUN, Frame
 from teola_plugin.adapters.reader.partly import unknown_from
@@ -59,7 +59,6 @@ from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Opaque,
-    Pending,
     Stalled,
     Undecided,
     Unknown,
@@ -367,8 +366,7 @@ def _called(run: Run, function: Any, value: Any, way: Way) -> Any:
         **{name: _given_by_langchain(name, way) for name in _wanted(function) if name not in way.kwargs},
     }
     made = call(run, function, (value,), kwargs)
-    if type(made) is Pending:
-        made = made.force()
+    made = returned(made, is_awaited=way.is_async and is_coroutine_function(function))
     if type(made) is Opaque and foreign.is_kind_of(made.held, Runnable):
         return run_component(run, made.held, value, replace(way, kwargs={}))
     return made

@@ -39,9 +39,10 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
 )
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calls import returned
 from teola_plugin.adapters.reader.companions import Companions
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Opaque, Pending, Stalled, Undecided
+from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Opaque, Stalled, Undecided
 
 Steps = Any
 """A `parts.OwnSteps`."""
@@ -49,8 +50,9 @@ Steps = Any
 
 def read_step(run: Run, steps: Steps, name: str, values: Mapping[str, Any]) -> Any:
     """Return the value of a step for the given arguments."""
-    found = call(run, run.load(steps.functions[name]), (run.load(steps.workflow),), dict(values))
-    return found.force() if type(found) is Pending else found
+    step = steps.functions[name]
+    found = call(run, run.load(step), (run.load(steps.workflow),), dict(values))
+    return returned(found, is_awaited=inspect.iscoroutinefunction(step))
 
 
 def later_steps(steps: Steps, name: str, given: Mapping[str, Any]) -> LaterSteps | None:

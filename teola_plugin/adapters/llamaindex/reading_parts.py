@@ -57,7 +57,7 @@ from teola_plugin.adapters.reader.arrays import embedded
 from teola_plugin.adapters.reader.asking import NOT_MINE, TOLD, Request
 from teola_plugin.adapters.reader.attributes import bound, set_attribute
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.calls import compiled, returned
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, mentioned
@@ -581,7 +581,7 @@ def _query_in(component: Any, method: str, args: Arguments, kwargs: Mapping[str,
 
 def _called(run: Run, component: Any, function: types.FunctionType, args: Arguments) -> Any:
     value = call(run, run.load(function), (run.load(component), *args), {})
-    return value.force() if type(value) is Pending else value
+    return returned(value, is_awaited=inspect.iscoroutinefunction(function))
 
 
 def _bundle(query: Any) -> Any:

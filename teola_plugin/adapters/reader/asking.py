@@ -70,7 +70,8 @@ class Ask:
     `gates`: the sources of operations before the request that may raise, except replies to the same component at the
     same place, and replies to requests of earlier rounds of a loop: a loop that asks a judge about each item is read as
     a batch of a chain, which LangChain asks at once whatever the replies. Operations of the same round that may raise
-    do count: no second model is asked behind a reply that is no JSON. `is_possible`: the request stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`.
+    do count: no second model is asked behind a reply that is no JSON. `is_possible`: the request stands on a path that
+    may not be taken. `mark`: see `trace.Asides.when_asked`.
     `where`: see `run.Run`.
     """
 

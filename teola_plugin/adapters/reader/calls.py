@@ -43,6 +43,7 @@ from teola_plugin.adapters.reader.values import (
     Callee,
     Lazy,
     Managed,
+    Method,
     Opaque,
     Pending,
     Stalled,
@@ -116,6 +117,27 @@ class FunctionValue(Callee):
 
     def parts(self) -> Sequence[Any]:
         return [self._around, *self._defaults]
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether a function of the program makes coroutines, as frameworks tell before they await a result."""
+    plain = function.function if type(function) is Method else function
+    if type(plain) is FunctionValue:
+        return plain.code.is_async
+    held = plain.held if type(plain) is Opaque else None
+    return any(map(inspect.iscoroutinefunction, (held, foreign.in_mro(type(held), "__call__"))))
+
+
+def returned(found: Any, *, is_awaited: bool) -> Any:
+    """Return what a framework makes of the result of a function, which the framework awaits or not.
+
+    Raises: Barrier for a coroutine that is handed on as a value.
+    """
+    if type(found) is not Pending:
+        return found
+    if not is_awaited:
+        raise Barrier("it returns a coroutine that nothing awaits there")
+    return found.force()
 
 
 _compilers: list[Callable[[Scope, str], Any]] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import threading
+import time
 import types
 from typing import Any
 
@@ -13,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.tools import Tool
 from pydantic import PrivateAttr
 
 from teola_plugin import explain, optimize, optimized, pure, writes
@@ -40,6 +43,15 @@ class Waiting(Hosted):
         else:
             self._is_asked.set()
         return super()._generate(messages, stop, run_manager, **kw)
+
+
+@pure
+class Slow(Hosted):
+    """Takes its time."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        time.sleep(0.05)
+        return super()._generate(*args, **kwargs)
 
 
 def opens(x: dict[str, str]) -> str:
@@ -87,6 +99,68 @@ def test_the_time_to_read_a_function_of_a_chain_is_reported() -> None:
     fast = optimize(two(model, asks))
     fast.invoke({"q": "why"})
     assert optimized(fast).reports[-1].reading_s > 0
+
+
+def test_a_coroutine_that_nobody_awaits_asks_for_nothing() -> None:
+    model = Slow()
+
+    async def asks(x: Any) -> Any:
+        return (await model.ainvoke(f"never {x}")).content
+
+    def drop(x: Any) -> Any:
+        x["coroutine"].close()
+        return x["a"]
+
+    coroutine = RunnableLambda(lambda x: asks(x))
+    chain = RunnableParallel(a=lambda x: model.invoke(x).content, coroutine=coroutine) | drop
+    fast = optimize(chain)
+    for _ in range(2):
+        assert asyncio.run(fast.ainvoke("why")) == fast.invoke("why")
+    assert {said for _, said in model._calls} == {"why"}
+
+
+def test_a_coroutine_that_a_tool_returns_asks_for_nothing() -> None:
+    model = Slow()
+
+    async def asks(x: Any) -> Any:
+        return (await model.ainvoke(f"never {x}")).content
+
+    tool = Tool("asks", lambda x: asks(x), "Asks.")
+
+    async def function(x: Any) -> Any:
+        (await tool.ainvoke(x)).close()
+        return (await model.ainvoke("why")).content
+
+    fast = optimize(RunnableLambda(function))
+    for _ in range(2):
+        asyncio.run(fast.ainvoke("x"))
+    assert {said for _, said in model._calls} == {"why"}
+
+
+def test_no_event_loop_begins_where_one_is_running() -> None:
+    model = Slow()
+
+    async def asks(x: Any) -> Any:
+        return (await model.ainvoke(x)).content
+
+    def begins_a_loop(x: Any) -> Any:
+        coroutine = asks(f"never {x}")
+        try:
+            return asyncio.run(coroutine)
+        except RuntimeError:
+            coroutine.close()
+            return "running"
+
+    async def function(x: Any) -> Any:
+        return [await asks(x), begins_a_loop(x)]
+
+    async def called_in_a_loop(pipeline: Any) -> Any:
+        return pipeline.invoke("why")
+
+    for _ in range(2):
+        assert asyncio.run(optimize(RunnableLambda(function)).ainvoke("why"))[1] == "running"
+        assert asyncio.run(called_in_a_loop(optimize(RunnableLambda(begins_a_loop)))) == "running"
+    assert {said for _, said in model._calls} == {"why"}
 
 
 def test_what_a_table_holds_under_a_key_is_not_taken_for_the_key() -> None:

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import inspect
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,13 +13,12 @@ from pprint import pprint
 from typing import Any
 
 import pytest
-from langchain_core.outputs import ChatResult
 from langgraph.graph import START
 
-from teola_plugin import optimize, pure
+from teola_plugin import optimize
 from teola_plugin.adapters.langchain.stream_readers import changed_by_reader
-from tests.adapters.langchain.test_langchain_functions import Waiting
-from tests.adapters.langgraph.test_langgraph_requests import Hosted, built
+from tests.adapters.langchain.test_langchain_functions import Slow, Waiting
+from tests.adapters.langgraph.test_langgraph_requests import built
 
 GIVEN = {"q": "x"}
 LAST: Any = None
@@ -242,15 +240,6 @@ def test_behind_a_stream_that_is_taken_whole_requests_are_certain(reader: Callab
     fast = optimize(built(nodes, (START, "a"), ("a", "b")).compile())
     run(reader, fast)
     assert model._met == [True]
-
-
-@pure
-class Slow(Hosted):
-    """Takes its time."""
-
-    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        time.sleep(0.1)
-        return super()._generate(*args, **kwargs)
 
 
 SCRIPT = """

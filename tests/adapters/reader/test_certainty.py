@@ -221,7 +221,7 @@ def asked_in_rounds_of_rounds(m: Any) -> Any:
     for d in "pq":
         for e in "xy":
             m.ask(f"{d}{e}")
-            int(m.ask(f"not {d}{e}"))
+            int(m.ask(f"no {d}{e}"))
         m.ask(f"behind {d}")
 
 
@@ -238,7 +238,7 @@ def checked_in_rounds(m: Any) -> Any:
 
 
 def asked_while_an_item_is_made(m: Any) -> Any:
-    for d in (int(m.ask(each)) for each in "pq"):
+    for _ in (int(m.ask(each)) for each in "pq"):
         m.ask(f"then {m.ask('of it')}")
 
 
@@ -246,6 +246,13 @@ def asked_twice_in_each_round(m: Any) -> Any:
     for d in "pq":
         int(m.ask(d))
         m.ask(f"then {d}")
+    m.ask("behind")
+
+
+def asked_in_a_while_loop(m: Any) -> Any:
+    left = ["q", "p"]
+    while left:
+        int(m.ask(left.pop()))
     m.ask("behind")
 
 
@@ -757,13 +764,14 @@ CASES: list[Case] = [
     (asked_twice_in_rounds, ["before"], ["p", "then p", "q", "then q", "behind"]),
     (
         asked_in_rounds_of_rounds,
-        ["px", "not px", "py", "not py", "qx", "not qx", "qy", "not qy"],
+        ["px", "no px", "py", "no py", "qx", "no qx", "qy", "no qy"],
         ["behind p", "behind q"],
     ),
     (asked_twice_in_a_comprehension, ["p", "then p", "q", "then q"], ["behind 2"]),
     (checked_in_rounds, ["limit", "p"], ["q"]),
     (asked_while_an_item_is_made, ["p", "q"], ["of it", "of it"]),
     (asked_twice_in_each_round, ["p", "q"], ["then p", "then q", "behind"]),
+    (asked_in_a_while_loop, ["p", "q"], ["behind"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),

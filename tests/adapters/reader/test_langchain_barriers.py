@@ -346,7 +346,13 @@ def test_a_second_model_of_a_chain_waits_for_the_parser_of_the_first_in_each_rou
     def node(state: dict[str, Any]) -> Any:
         return [steps.invoke(word) for word in state["words"]]
 
+    def in_turn(state: dict[str, Any]) -> Any:
+        left = [*state["words"]]
+        while left:
+            (ask(left.pop()) | LLM | JsonOutputParser()).invoke({})
+
     assert read(node, {"words": ["a", "b"]}).certain[0] == [True, False, True, False]
+    assert read(in_turn, {"words": ["a", "b"]}).certain[0] == [True, True]
     each = RunnableLambda(lambda text: text.split()) | (LLM | JsonOutputParser()).map()
     assert read(each | (lambda _: {"x": "1"}) | ask("{x}") | LLM, "a b").certain[0] == [True, True, False]
     both = RunnableParallel(a=first.map(), b=RunnablePassthrough()) | itemgetter("b") | (lambda _: LLM.invoke("x"))
