@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 import typing
 from typing import Any
 
+from pydantic_core import PydanticUndefined
+
 from teola_plugin.adapters.reader import foreign
 
 
 def field_of(cls: type, name: str) -> str | type | None:
-    """Return the kind of a declared field of a pydantic model or a dataclass; None without a field, or if code runs."""
+    """Return the kind of a declared field of a pydantic model or a dataclass; None without a field, or if code runs.
+
+    Defaults are not checked against annotations: a field with the default None is not known to be a text.
+    """
+    holds = declared_of(cls, name)
+    return holds if holds is None or _fits_default(cls, name, holds) else "any"
+
+
+def declared_of(cls: type, name: str) -> str | type | None:
+    """`field_of`, for a field with a value that pydantic has checked."""
     mro = foreign.mro_of(cls)
     is_hidden = type(foreign.in_mro(cls, name)) is property
     if is_hidden or not foreign.has_plain_lookup(cls) or not _is_data_class(mro):
@@ -21,6 +33,33 @@ def field_of(cls: type, name: str) -> str | type | None:
         if type(annotations) is dict and name in annotations:
             return holds_of_annotation(annotations[name], each)
     return None
+
+
+def _fits_default(cls: type, name: str, holds: str | type) -> bool:
+    """Whether a field that is given no value is of the kind, too."""
+    for key in ("__pydantic_fields__", "__fields__", "__dataclass_fields__"):
+        fields = foreign.in_mro(cls, key)
+        if type(fields) is not dict or name not in fields:
+            continue
+        factory, default = fields[name].default_factory, fields[name].default
+        if not foreign.is_one_of(factory, (None, dataclasses.MISSING)):
+            return factory is list and holds in _KNOWN[list]
+        is_needed = key == "__fields__" and fields[name].required is True
+        return is_needed or foreign.is_one_of(default, (PydanticUndefined, dataclasses.MISSING)) or _is(default, holds)
+    return True
+
+
+_KNOWN: dict[type, tuple[str, ...]] = {
+    str: ("text",), bool: ("bool",), int: ("int", "mixed"), float: ("mixed",), list: ("list", "texts")
+}  # fmt: skip
+"""The kinds of annotations that fit values of a type."""
+
+
+def _is(value: Any, holds: str | type) -> bool:
+    """Whether a known value is of an annotation's kind."""
+    if holds == "texts" and type(value) is list:
+        return all(type(each) is str for each in value)
+    return type(value) is holds or holds in _KNOWN.get(type(value), ())
 
 
 def _is_data_class(mro: tuple[type, ...]) -> bool:
@@ -43,8 +82,8 @@ def holds_of_annotation(annotation: Any, owner: type) -> str | type:
         return holds_of_annotation(typing.get_args(annotation)[0], owner)
     if type(annotation) in (types.GenericAlias, type(typing.List[int]), type(typing.Literal["a"])):  # noqa: UP006
         origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is list and len(args) == 1 and holds_of_annotation(args[0], owner) == "text":
-            return "texts"
+        if origin is list and len(args) == 1:
+            return "texts" if holds_of_annotation(args[0], owner) == "text" else "list"
         if origin is typing.Literal and all(type(each) is str for each in args):
             return "text"
         return "any"

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
-from teola_plugin.adapters.reader.annotations import field_of
+from teola_plugin.adapters.reader.annotations import declared_of
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import in_mro, namespace_of
 from teola_plugin.adapters.reader.heap import sources_of
@@ -177,7 +177,7 @@ def _open_value(run: Any, cls: type, name: str, schema: dict[str, Any], value: A
         is_list = type(value) is list and not run.is_unknown(value)
         if is_list and (inner["type"] == "any" or (is_text and all(map(_is_text, value)))):
             return list(value)
-    holds = field_of(cls, name) or "any"
+    holds = declared_of(cls, name) or "any"
     sources = [each for each in _parts(value) if sources_of(each)]
     return run.unknown(*sources, holds=holds)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pydantic.v1
 import pytest
 from langchain_core.documents import Document
 from langchain_core.exceptions import OutputParserException
@@ -624,6 +625,47 @@ def test_what_a_declared_field_holds() -> None:
     run = new_run()
     assert classes.attribute(run, Unknown(Row), "x").holds == "int"
     assert not run.gates
+
+
+class Defaults(pydantic.BaseModel):
+    needed: str
+    lacking: str = None  # type: ignore[assignment]
+    given: str = "none"
+    words: list[str] = []
+    no_words: list[str] = None  # type: ignore[assignment]
+    mixed_words: list[str] = [1]  # type: ignore[list-item]
+    made: list[str] = pydantic.Field(default_factory=lambda: None)  # type: ignore[arg-type, return-value]
+    number: int = True
+    row: Row = None  # type: ignore[assignment]
+    ratio: float = 1
+
+
+class OldDefaults(pydantic.v1.BaseModel):
+    needed: str
+    lacking: str = None  # type: ignore[assignment]
+    given: str = "none"
+    words: list[str] = pydantic.v1.Field(default_factory=list)
+
+
+@dataclasses.dataclass
+class DataDefaults:
+    needed: str
+    lacking: str = None  # type: ignore[assignment]
+    given: str = "none"
+    words: list[str] = dataclasses.field(default_factory=list)
+
+
+def test_a_default_is_not_always_what_its_annotation_says() -> None:
+    kinds = {
+        "needed": "text", "lacking": "any", "given": "text", "words": "texts", "no_words": "any",
+        "mixed_words": "any", "made": "any", "number": "any", "row": "any", "ratio": "mixed",
+    }  # fmt: skip
+    assert {name: field_of(Defaults, name) for name in Defaults.model_fields} == kinds
+    kinds = {"needed": "text", "lacking": "any", "given": "text", "words": "texts"}
+    for cls in (OldDefaults, DataDefaults):
+        assert {name: field_of(cls, name) for name in kinds} == kinds
+    listing = pydantic.create_model("listing", rows=(list[Row], pydantic.Field(default_factory=list)))
+    assert field_of(listing, "rows") == "list"
 
 
 def test_a_name_in_quotes_is_that_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
