@@ -151,6 +151,12 @@ def applied(
 
 def _perhaps_written(run: Run, key: str, channel: Any, held: Any, values: Sequence[Any]) -> Any:
     """Return the value of a channel that may not have been written before, or may not be written now."""
+    if type(channel) is BinaryOperatorAggregate and len(values) > 1:
+        if any(_may_overwrite(each.value if type(each) is Perhaps else each) for each in values):
+            raise Barrier(f"it overwrites {key}")
+        for each in values:
+            held = _perhaps_written(run, key, channel, held, [each])
+        return held
     if len(values) != 1 or type(channel) not in (LastValue, BinaryOperatorAggregate):
         raise Stalled(f"it is not known whether {key} is written")
     is_written, is_held = type(values[0]) is not Perhaps, held is not NOTHING and type(held) is not Perhaps

@@ -1,5 +1,7 @@
 """A node that returns one of several dicts, as its reply decides, holds up nothing that its keys do not decide.
 
+Nor do several tasks of a node that are sent.
+
 Each graph is a node of several returns, a node that looks at the state in one way, and a node that asks about the
 question alone, whose request is begun before the first reply is there.
 """
@@ -10,11 +12,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, Overwrite, Send
 from pydantic import PrivateAttr
 
 from teola_plugin import optimize, pure
@@ -271,6 +273,84 @@ def test_a_dict_or_nothing() -> None:
 
             nodes = {"A": node, "B": looking(w, "get without a default"), "C": w.asks("e")}
             return built(nodes, (START, "A"), ("A", "B"), ("B", "C")).compile()
+
+        plain, fast = World(reply), World(reply, patience_s=0.05)
+        original, graph = made(plain), optimize(made(fast))
+        for run in range(RUNS):
+            fast.llm._last.clear()
+            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
+            assert fast.asked() == plain.asked(), f"run {run}"
+
+
+def of_reply(reply: str, question: str) -> Any:
+    return {"log": [question]} if reply.startswith("{") else {}
+
+
+def of_reply_or_not(reply: str, question: str) -> Any:
+    return {"log": [question, reply]} if reply.startswith("{") else {"log": ["text"]}
+
+
+def to_one_place(reply: str, question: str) -> Any:
+    return {"d": question} if reply.startswith("{") else {}
+
+
+def over_all(reply: str, question: str) -> Any:
+    return {"log": Overwrite([question])} if reply.startswith("{") else {"log": [question]}
+
+
+def of_another_kind(reply: str, question: str) -> Any:
+    return {"log": reply} if reply.startswith("{") else {"log": [question]}
+
+
+SENT = {each.__name__: each for each in (of_reply, of_reply_or_not, to_one_place, over_all, of_another_kind)}
+
+
+def sending(w: World, writes: Callable[[str, str], Any], how: str) -> Any:
+    def node(state: State) -> Any:
+        return writes(str(w.llm.invoke(f"a: {state['q']}").content), state["q"])
+
+    def sends(state: State) -> list[Send]:
+        return [Send("P", {"q": f"{state['q']} {number}"}) for number in range(3)]
+
+    graph = built({"P": node, "B": looking(w, how), "C": w.asks("e")}, ("P", "B"), ("B", "C"))
+    graph.add_conditional_edges(START, sends, ["P"])
+    return graph.compile()
+
+
+@pytest.mark.parametrize("how", ["a sure key", "reducer", "items"])
+@pytest.mark.parametrize("writes", SENT)
+def test_several_tasks_may_write_one_key(writes: str, how: str) -> None:
+    """What may raise holds up what follows: two values without a reducer, or a value that the reducer refuses."""
+    is_patient = writes in ("of_reply", "of_reply_or_not") and how in AHEAD
+    for reply in REPLIES.values():
+        plain, fast = World(reply), World(reply, is_patient=is_patient)
+        original, graph = sending(plain, SENT[writes], how), optimize(sending(fast, SENT[writes], how))
+        for run in range(RUNS):
+            fast.llm._last.clear()
+            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
+            assert fast.asked() == plain.asked(), f"run {run}"
+        assert fast.llm._ahead.is_set() is is_patient
+
+
+class Merged(TypedDict, total=False):
+    q: str
+    e: str
+    log: Annotated[list[str], lambda held, more: held + more if len(held) < 2 else 1 / 0]
+
+
+def test_a_reducer_of_the_users_may_refuse_what_a_task_may_write() -> None:
+    for reply in REPLIES.values():
+
+        def made(w: World) -> Any:
+            def node(state: State) -> Any:
+                return of_reply(str(w.llm.invoke(f"a: {state['q']}").content), state["q"])
+
+            graph = StateGraph(Merged)
+            graph.add_node("P", node)
+            graph.add_node("C", w.asks("e"))
+            graph.add_conditional_edges(START, lambda state: [Send("P", {"q": n}) for n in "abc"], ["P"])
+            graph.add_edge("P", "C")
+            return graph.compile()
 
         plain, fast = World(reply), World(reply, patience_s=0.05)
         original, graph = made(plain), optimize(made(fast))
