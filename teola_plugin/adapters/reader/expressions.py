@@ -654,7 +654,7 @@ class Expressions:
 
             return item
 
-        collected = self._collected(node.generators, [node.key, node.value], pair, _dict_of, holds="any")
+        collected = self._collected(node.generators, [node.key, node.value], pair, _dict_of, holds="dict")
 
         def made(frame: Frame) -> Any:
             value = collected(frame)
@@ -770,7 +770,7 @@ class Expressions:
                 raise
             try:
                 if is_counted:
-                    return run.unknown(holds="any" if holds == "set" else holds, is_safe=True)
+                    return run.unknown(holds="any" if holds in ("set", "dict") else holds, is_safe=True)
                 return _of_some(run, holds, found, tests) if is_open else make(run, found)
             except Undecided:
                 return run.unknown()
@@ -957,6 +957,8 @@ def _unpacked(values: list[Any], count: int, star: int | None) -> list[Any]:
 
 def _of_some(run: Run, holds: str, items: list[Any], made_of: list[Any]) -> Any:
     """Return the unknown result of a comprehension that takes some of the items, by `made_of`."""
+    if holds == "dict":
+        return _dict_of_some(run, items, made_of)
     kinds = {holds_of(each) for each in items}
     if holds == "list" and kinds == {"text"}:
         holds = "texts"
@@ -967,6 +969,14 @@ def _of_some(run: Run, holds: str, items: list[Any], made_of: list[Any]) -> Any:
     elif holds == "set":
         holds = "any"
     return run.unknown(*items, *made_of, holds=holds, is_safe=True)
+
+
+def _dict_of_some(run: Run, pairs: list[Any], made_of: list[Any]) -> Any:
+    """Return the unknown result of a dict comprehension that takes some of the pairs, by `made_of`."""
+    made, each = dict[Any, Any](), Each(None, run.sources(*made_of) or ANYWHERE)
+    for key, value in pairs:
+        each = each.joined(operators.stored(run, made, key, value, each, is_new=False))
+    return run.taint_with(made, each)
 
 
 def _set_of(run: Run, items: list[Any]) -> Any:

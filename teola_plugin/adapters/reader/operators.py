@@ -581,6 +581,15 @@ def _kind_of_key(at: Any) -> str | type:
     return holds if amounts.is_atom(holds := amounts.holds_of(at)) else "any"
 
 
+def _kind_of_value(value: Any) -> str | type:
+    """Return the kind of a value in a dict: also of what searches find."""
+    is_found = type(value) is Unknown and type(value.holds) is str and value.holds in _FOUND
+    return value.holds if is_found else _kind_of_key(value)
+
+
+_FOUND = ("document", "found node", "text node")
+
+
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
     if type(held) is dataframes.OfPandas:
         return dataframe_uses.subscript(run, held, at)
@@ -702,8 +711,7 @@ def stored(run: Any, held: Any, at: Any, value: Any, each: Each, *, is_new: bool
     lists = each.lists if each.lists is not None and of_lists(value) is each.lists.one else None
     if is_new and _is_list(value) and (lists := run.lists_for(held, each, run.sources(at))) is not None:
         run.put_into(lists, value)
-    holds = "list" if lists is not None else _kind_of_key(value)
-    return Each(_kind_of_key(at), run.sources(at, value), holds, lists)
+    return Each(_kind_of_key(at), run.sources(at, value), "list" if lists is not None else _kind_of_value(value), lists)
 
 
 def iterated(run: Any, value: Any) -> Iterator[Any]:

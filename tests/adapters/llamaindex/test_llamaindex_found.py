@@ -89,7 +89,27 @@ def answered_with_text(world: World) -> Any:
     return found.response.strip(), [each.node.get_content() for each in found.source_nodes], world.said()
 
 
-@pytest.mark.parametrize("form", [contents, of_their_nodes, texts, answered, answered_with_text])
+def by_id(world: World) -> Any:
+    found = {each.id_: each for each in world.retriever.retrieve("first")}
+    return "\n".join([each.get_content() for each in found.values()]), world.said()
+
+
+def stored_by_id(world: World) -> Any:
+    found: dict[str, Any] = {}
+    for each in world.retriever.retrieve("first"):
+        found[each.id_] = each
+    return [each.get_content().strip() for each in found.values()], world.said()
+
+
+def added_by_id(world: World) -> Any:
+    found: dict[str, Any] = {}
+    found.update({each.node.node_id: each.node for each in world.retriever.retrieve("first")})
+    return [f"{name}: {each.text.strip()}" for name, each in found.items()], world.said()
+
+
+@pytest.mark.parametrize(
+    "form", [contents, of_their_nodes, texts, answered, answered_with_text, by_id, stored_by_id, added_by_id]
+)
 def test_what_stands_behind_is_asked_beside_it(form: Callable[[World], Any], world: World) -> None:
     asked_side_by_side(world.service, of(form, world), "embed ['first']", "last", lambda app: app())
 
@@ -114,7 +134,20 @@ def text_of_a_document(world: World) -> Any:
     return [each.text for each in retriever.retrieve("first")], world.said()
 
 
-@pytest.mark.parametrize("form", [missing_key, missing_field, unlike_a_text, text_of_a_document])
+def by_id_with_others(world: World) -> Any:
+    found: dict[str, Any] = {each.id_: each for each in world.retriever.retrieve("first")}
+    found["none"] = None
+    return [each.get_content() for each in found.values()], world.said()
+
+
+def by_id_of_another(world: World) -> Any:
+    found: dict[str, Any] = {each.id_: each for each in world.retriever.retrieve("first")}
+    return found["none"].get_content(), world.said()
+
+
+@pytest.mark.parametrize(
+    "form", [missing_key, missing_field, unlike_a_text, text_of_a_document, by_id_with_others, by_id_of_another]
+)
 def test_nothing_is_asked_behind_what_raises(form: Callable[[World], Any], world: World) -> None:
     world.documents = world.of_nodes(Document(text="text"))  # type: ignore[attr-defined]
     assert asked_until_it_raises(form, world) == [{"embed ['first'] None": 1}] * 3

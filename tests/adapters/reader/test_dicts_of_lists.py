@@ -115,6 +115,57 @@ def test_what_does_not_need_the_lists_is_asked_beside(use: Callable[[Any], Any],
     assert rounds == [["x", "y", "z"]]
 
 
+COMPREHENSIONS: list[Callable[[list[str]], Any]] = [
+    lambda words: {word: len(word) for word in words},
+    lambda words: {word: at for at, word in enumerate(words) if word != "b"},
+    lambda words: {len(word): word for word in words},
+    lambda words: {word: [word] for word in words},
+    lambda words: {**{word: 1.5 * len(word) for word in words}, "z": 2},
+]
+USES_OF_PAIRS: list[Callable[[Any], Any]] = [
+    lambda pairs: pairs,
+    lambda pairs: {**pairs},
+    lambda pairs: [str(each) for each in pairs.values()],
+    lambda pairs: [f"{key}: {value}" for key, value in pairs.items()],
+    lambda pairs: (len(pairs), str(pairs), "a" in pairs, pairs.get("a", 0)),
+    lambda pairs: pairs.update({"q": 1}) or len(pairs),
+]
+
+
+@pytest.mark.parametrize("fill", COMPREHENSIONS, ids=map(str, range(len(COMPREHENSIONS))))
+@pytest.mark.parametrize("use", USES_OF_PAIRS, ids=map(str, range(len(USES_OF_PAIRS))))
+def test_a_dict_that_a_comprehension_makes(use: Callable[[Any], Any], fill: Callable[..., Any]) -> None:
+    def each(m: Any) -> Any:
+        return [use(fill(m.ask(text).split("\n"))) for text in ("x", "y", "z")]
+
+    original, fast = Model(lines), Model(lines)
+    expected = each(original)
+    found, rounds = predicted(each, fast)
+    assert (found.value, found.error) == (expected, None)
+    assert rounds == [["x", "y", "z"]]
+
+
+MIXED: list[tuple[str, Any]] = [("a", "x"), ("b", None)]
+RAISING: list[Callable[[list[str]], Any]] = [
+    lambda words: {word: len(word) for word in words}["none"],
+    lambda words: [each.strip() for each in {word: [word] for word in words}.values()],  # type: ignore[attr-defined]
+    lambda words: [each.strip() for each in {**{word: word for word in words}, "z": None}.values()],  # type: ignore[union-attr]
+    lambda words: [each.strip() for each in {key: each for key, each in MIXED if key in words}.values()],
+    lambda words: {(word, [word]): 1 for word in words},
+    lambda words: {word: 1 // (len(word) - 1) for word in words},
+]
+
+
+@pytest.mark.parametrize("form", RAISING, ids=map(str, range(len(RAISING))))
+def test_a_dict_that_a_comprehension_makes_may_raise(form: Callable[..., Any]) -> None:
+    def each(m: Any) -> Any:
+        return form(m.ask("x").split("\n")), m.ask("behind")
+
+    found, rounds = predicted(each, Model(lines))
+    assert found.error is not None
+    assert rounds == [["x"]]
+
+
 def fused(m: Any) -> Any:
     ranks: dict[str, list[int]] = {}
     for text in ("x", "y"):
