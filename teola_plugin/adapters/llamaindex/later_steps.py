@@ -36,6 +36,7 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
     kind_of_event,
     may_send,
     may_write,
+    runs_alone,
 )
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
@@ -163,11 +164,17 @@ class StepRun(OwnRun):
     def go_on(self, run: Run, found: Any) -> None:
         """Read the later steps."""
         value, context, buffers, others, companions = found
+        if others and run.asks and self.is_alone():
+            return
         if self.later is not None and not (run.skipped or run.used or run.has_changed_given):
             self.later.read(run, value, context, buffers, others, companions)
         elif others:
             companions.add_unread()
             companions.hold_back()
+
+    def is_alone(self) -> bool:
+        """Whether the step runs alone to the end."""
+        return self.workflow is not None and runs_alone(self.workflow, self.step, self.event)
 
     # --- the runs of later steps -------------------------------------------------------------------------------------
 

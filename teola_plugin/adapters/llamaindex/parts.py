@@ -333,7 +333,8 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
                 value = read_step(run, steps, name, values)
             is_read = True
         finally:
-            if is_beside_unread or context.sent or (others and not is_read):
+            is_beside = is_beside_unread or (others and not is_read)
+            if context.sent or (is_beside and not own.is_alone()):
                 companions.add_unread()
                 companions.hold_back()
         return value, context, buffers, others, companions

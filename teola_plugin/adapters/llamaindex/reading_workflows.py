@@ -299,6 +299,26 @@ def runs_beside(name: str, event: Any) -> bool:
     return bool(getattr(state, "deliveries", None)) or bool({*others} - now.sent.keys() - {(name, id(event))})
 
 
+def runs_alone(now: Running, name: str, event: Any) -> bool:
+    """Whether the step begun with the event runs alone to the end: further events wait for the only worker.
+
+    May be asked on any thread: the engine replaces the state as a whole, without changes in place.
+    """
+    state = getattr(now.engine, "state", None)
+    coming = getattr(state, "deliveries", None)
+    if state is None or coming is None or state.children:
+        return False
+    workers = {str(each): worker for each, worker in state.workers.items()}
+    if any(worker.collected_waiters for worker in workers.values()):
+        return False
+    due = {each for each, worker in workers.items() if worker.queue}
+    for one in coming.values():
+        kinds = {each: tuple(worker.config.accepted_events) for each, worker in workers.items()}
+        due |= {str(one.step_id)} if one.step_id else {each for each in kinds if isinstance(one.event, kinds[each])}
+    running = [(each, id(one.event)) for each, worker in workers.items() for one in worker.in_progress]
+    return running == [(name, id(event))] and due <= ({name} if workers[name].config.num_workers == 1 else set())
+
+
 def ending(name: str, event: Any) -> None:
     """Note that a step which began with the event has returned, and which events the step has sent."""
     now, step = running.get(), StepWorkerStateContextVar.get(None) if HAS_STATE else None

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -570,6 +571,75 @@ def test_no_more_parts_are_asked_for_at_a_time_than_a_step_has_workers(service: 
 @pytest.mark.parametrize("kind", [Narrow, unread(Narrow)])
 def test_steps_with_one_worker(service: Service, kind: Any) -> None:
     same(service, kind)
+
+
+class NarrowAndLong(Fan):
+    """One part at a time, with requests that need the first reply."""
+
+    @step(num_workers=1)
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        found = str(await self.llm.acomplete(ev.q))
+        said = ""
+        for each in ("former", "middle", "latter"):
+            said += str(await self.llm.acomplete(f"{ev.q}: {each} of {found}"))
+        return Said(a=said)
+
+
+class NarrowAndRaising(NarrowAndLong):
+    """A part fails for some replies, and then the workflow does."""
+
+    @step(num_workers=1)
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        found = str(await self.llm.acomplete(ev.q))
+        if "part 1" in found:
+            raise ValueError(found)
+        return Said(a=str(await self.llm.acomplete(f"more of {found}")))
+
+
+@pytest.mark.parametrize("kind", [NarrowAndLong, NarrowAndRaising])
+def test_the_only_worker_of_a_step_asks_as_often_as_before(service: Service, kind: Any) -> None:
+    same(service, kind, runs=3)
+
+
+def state_of_engine(
+    running: list[tuple[str, Any]], queued: dict[str, int], coming: list[tuple[str | None, Any]], **more: Any
+) -> Any:
+    def worker(name: str, kind: Any, workers: int) -> Any:
+        return types.SimpleNamespace(
+            in_progress=[types.SimpleNamespace(event=event) for each, event in running if each == name],
+            queue=[None] * queued.get(name, 0), collected_waiters=more.get(name, []),
+            config=types.SimpleNamespace(num_workers=workers, accepted_events=[kind]),
+        )  # fmt: skip
+
+    return types.SimpleNamespace(
+        workers={"one": worker("one", Part, 1), "many": worker("many", Other, 4)}, children=more.get("children", {}),
+        deliveries=dict(enumerate(types.SimpleNamespace(step_id=to, event=each) for to, each in coming)),
+    )  # fmt: skip
+
+
+PART, OTHER = Part(q="x"), Other(q="x")
+ALONE: dict[str, tuple[bool, str, Any]] = {
+    "it alone": (True, "one", state_of_engine([("one", PART)], {}, [])),
+    "of many alone": (True, "many", state_of_engine([("many", PART)], {}, [])),
+    "queued": (True, "one", state_of_engine([("one", PART)], {"one": 2}, [])),
+    "coming": (True, "one", state_of_engine([("one", PART)], {}, [("one", PART), (None, Part(q="y"))])),
+    "many coming": (False, "many", state_of_engine([("many", PART)], {}, [("many", OTHER)])),
+    "others coming": (False, "one", state_of_engine([("one", PART)], {}, [(None, OTHER)])),
+    "others called": (False, "one", state_of_engine([("one", PART)], {}, [("many", PART)])),
+    "others queued": (False, "one", state_of_engine([("one", PART)], {"many": 1}, [])),
+    "others": (False, "one", state_of_engine([("one", PART), ("many", OTHER)], {}, [])),
+    "ended": (False, "one", state_of_engine([], {}, [])),
+    "waiting": (False, "one", state_of_engine([("one", PART)], {}, [], many=[None])),
+    "inside": (False, "one", state_of_engine([("one", PART)], {}, [], children={"a": None})),
+    "another release": (False, "one", types.SimpleNamespace()),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_step_is_alone_while_no_other_may_begin(case: str) -> None:
+    is_alone, name, state = ALONE[case]
+    engine = type("Engine", (), {"state": state})()
+    assert reading_workflows.runs_alone(reading_workflows.Running(engine), name, PART) is is_alone
 
 
 def hold(service: Service, text: str) -> list[str]:
