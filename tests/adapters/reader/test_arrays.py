@@ -23,6 +23,8 @@ from tests.adapters.reader.resumed import SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.world import Model, ModelAsker, read
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 HEAD = """
 import numpy as np
 from sklearn.metrics.pairwise import cosine_similarity

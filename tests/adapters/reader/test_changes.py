@@ -15,6 +15,8 @@ from tests.adapters.reader.resumed import HIDDEN, SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.test_resuming import Prompt, numbered
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 WORLD = f"""
 import dataclasses
 import functools

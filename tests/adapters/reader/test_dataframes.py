@@ -30,6 +30,8 @@ from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.test_resuming import Prompt
 from tests.support.hosted_service import Service, asked_side_by_side
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 LLM = hosted()
 ROWS = [
     {"q": "who", "n": 1, "x": 0.5, "ok": True, "none": None},

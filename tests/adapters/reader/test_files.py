@@ -21,6 +21,8 @@ from tests.adapters.reader.fuzzing import Reading, World, Worldly, evaluated, ju
 from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS, inputs
 from tests.adapters.reader.test_fuzz_semantics import module_of
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 EACH = """
     for name in ['one', 'two', 'three']:
         reply = m.ask(name)

@@ -16,6 +16,8 @@ from tests.adapters.reader.random_programs import inputs
 from tests.adapters.reader.test_fuzz_semantics import FIRST, PROGRAMS, module_of
 from tests.adapters.reader.world import Model, ModelAsker, predicted, read, same_as_original
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 PER_FILE = 50
 
 

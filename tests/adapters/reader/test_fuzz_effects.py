@@ -24,6 +24,8 @@ from teola_plugin.adapters.reader.run import Answer, Given, Run
 from tests.adapters.reader.fuzzing import World, Worldly, evaluated, replies
 from tests.adapters.reader.random_effects import Snapshot, effects_source
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 PROGRAMS = int(os.environ.get("TEOLA_TEST_PROGRAMS", "300"))
 FIRST = int(os.environ.get("TEOLA_TEST_SEED", "0"))
 PER_FILE = 50

@@ -21,6 +21,8 @@ from teola_plugin.adapters.reader import instances
 from tests.adapters.reader.fuzzing import Difference, Verdict, judged
 from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS, inputs, shown, source
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 PROGRAMS = int(os.environ.get("TEOLA_TEST_PROGRAMS", "300"))
 FIRST = int(os.environ.get("TEOLA_TEST_SEED", "0"))
 PER_FILE = 50

@@ -30,6 +30,8 @@ from tests.adapters.reader.resumed import HIDDEN, SideBySide
 from tests.adapters.reader.test_fuzz_semantics import module_of
 from tests.adapters.reader.test_resuming import numbered
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 
 class Held:
     pass

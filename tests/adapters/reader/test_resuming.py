@@ -22,6 +22,8 @@ from tests.adapters.reader.random_programs import inputs, shown, source
 from tests.adapters.reader.resumed import HIDDEN, SideBySide, hide
 from tests.adapters.reader.test_fuzz_semantics import FIRST, PROGRAMS, module_of
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 PER_FILE = 50
 
 

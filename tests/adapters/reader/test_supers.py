@@ -11,6 +11,8 @@ import pytest
 from tests.adapters.reader.fuzzing import judged
 from tests.adapters.reader.random_programs import inputs
 
+pytestmark = pytest.mark.usefixtures("no_batches")
+
 
 class Asking:
     tone = "plain"
