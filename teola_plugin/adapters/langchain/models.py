@@ -50,6 +50,7 @@ from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.methods import is_shared, without_replacements
 from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
+from teola_plugin.adapters.reader.made_classes import is_made_in_function, likeness
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import ASSUMED, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
@@ -386,6 +387,8 @@ def _can_stream(model: Model, is_async: bool, kwargs: Mapping[str, Any]) -> bool
     """Whether a stream of the model yields the same as a whole reply."""
     if any((kwargs.get(name) or getattr(model, name, None) or 1) != 1 for name in ("n", "best_of")):
         return False  # several replies to one prompt
+    if is_made_in_function(kwargs.get(SCHEMA)):
+        return False  # chunks of text, without the object
     if isinstance(model, BaseChatModel):
         return model._should_stream(async_api=is_async, **{**kwargs, "stream": True})
     has_own = type(model)._stream is not BaseLLM._stream
@@ -464,7 +467,36 @@ def _original(model: Model, method: str) -> Callable[..., Any]:
 
 def _key(now: AsSetNow, content: Sequence[Any], stop: Any, is_async: bool, kwargs: Mapping[str, Any]) -> Hashable:
     without = (BaseMessage, "id") if plain_class(now.model).__module__.split(".")[0] in ASKED_WITHOUT_IDS else None
+    if (schema := schema_of(now.model, kwargs)) is not None:
+        kwargs = {**kwargs, SCHEMA: likeness(schema) or schema}
     return now.key(value_key((list(content), stop, is_async, kwargs), without=without))
+
+
+SCHEMA = "response_format"
+
+
+def schema_of(model: Model, kwargs: Mapping[str, Any]) -> Any:
+    """Return the model of pydantic that a whole reply of OpenAI's chat completions is validated by; None without one.
+
+    The package gets the validated object with the reply.
+    """
+    schema = kwargs.get(SCHEMA)
+    if not isinstance(schema, type) or not is_known_by_settings(model) or collects_chunks(model):
+        return None
+    of_openai: Any = model
+    is_its = plain_class(model).__module__.startswith("langchain_openai.chat_models.")
+    if not is_its or of_openai._use_responses_api({**of_openai._default_params, **kwargs}):
+        return None
+    return schema
+
+
+def validate_by(schema: Any, result: ChatResult) -> ChatResult:
+    """Put an object of `schema` in the place of an object of an alike model, as OpenAI's client makes such objects."""
+    message = result.generations[0].message
+    parsed = message.additional_kwargs.get("parsed")
+    if parsed is not None and type(parsed) is not schema:
+        message.additional_kwargs["parsed"] = schema.model_validate_json(message.content)
+    return result
 
 
 def _completion(result: ChatResult | LLMResult | Chunks) -> Completion:
@@ -515,9 +547,10 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Completion(Met):
-    """A call of a model. `now`: the model's settings."""
+    """A call of a model. `now`: the model's settings. `schema`: see `schema_of`."""
 
     now: AsSetNow
+    schema: Any = None
 
     def reply(self, value: Any) -> Completion:
         """See `Met.reply`."""
@@ -526,7 +559,8 @@ class _Completion(Met):
 
     def taken(self, value: Completion) -> Any:
         """See `Met.taken`."""
-        return value.own_raw()
+        raw = value.own_raw()
+        return raw if self.schema is None else validate_by(self.schema, raw)
 
 
 def _meet(
@@ -546,7 +580,8 @@ def _meet(
     key = _key(now, args[0], args[1] if len(args) > 1 else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
-    return _Completion(session.claim(spec_of(model), "decoding", Foreign(key, lambda: None, is_async), {}), now)
+    claimed = session.claim(spec_of(model), "decoding", Foreign(key, lambda: None, is_async), {})
+    return _Completion(claimed, now, schema_of(model, rest))
 
 
 # --- chunks of models with `streaming=True` --------------------------------------------------------------------------

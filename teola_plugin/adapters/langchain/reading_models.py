@@ -28,8 +28,9 @@ from teola_plugin.adapters.langchain.watched import are_tokens_heard, handlers_o
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request, Round
-from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE, READER
+from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE
 from teola_plugin.adapters.reader.exchange import MARK, Exchange
+from teola_plugin.adapters.reader.made_classes import is_made_by_reader, likeness
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name, unknown_id
@@ -42,6 +43,8 @@ _REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
 """Errors of our models for unsupported arguments."""
 
 _SAFE = ("text",)
+
+_PLAIN_ONLY = f"{DEFINE_OUTSIDE}: only whole chat completions of OpenAI's with plain fields are read"
 
 
 class Sent(NamedTuple):
@@ -169,6 +172,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
         is_safe = (is_prompt or chat.is_chat(run, value)) and _are_known(exchange, kwargs)
         more_sources = frozenset([source])
         return unknown_from(run, [value, dict(kwargs)], _holds(is_chat), is_safe=is_safe, more=more_sources)
+    if exchange.has_made_classes:  # the framework's run hands on objects of the program's own class
+        raise Barrier("it hands an object of a class that is made in the function to a model", DEFINE_OUTSIDE)
     sent = way.settings.sent(model, given, more, way)
     if way.noted is not None:
         way.noted.append(sent)
@@ -227,8 +232,8 @@ def _require_readable_arguments(model: Any, kwargs: Mapping[str, Any]) -> None:
     for each in kwargs.values():
         if foreign.is_class(each):
             require_clean_schema(each)
-            if foreign.module_of(each) == READER:  # the reply would hold an object of this class, not of the program's
-                raise Barrier("it asks for an object of a class that is made in the function", DEFINE_OUTSIDE)
+            if is_made_by_reader(each) and not (models.schema_of(model, kwargs) is each and likeness(each)):
+                raise Barrier("it asks for an object of a class that is made in the function", _PLAIN_ONLY)
 
 
 def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], source: Any) -> Request:
@@ -267,7 +272,8 @@ def _foreign(
             return str(raw.generations[0][0].text)
         told = raw.chunks if isinstance(raw, models.Chunks) else raw.generations[:1]
         is_made_up = all(each.message.id is None for each in told)
-        return _as_seen(_finished(model, raw), is_id_made_up=is_made_up)
+        seen = _as_seen(_finished(model, raw), is_id_made_up=is_made_up)
+        return _without_object(seen) if is_made_by_reader(kwargs.get(models.SCHEMA)) else seen
 
     return _request(model, models.spec_of(model), payload, {}, value, is_async=is_async, source=source)
 
@@ -308,6 +314,14 @@ def _as_seen(message: AIMessage, *, is_id_made_up: bool, are_calls_made_up: bool
     if are_calls_made_up:
         for name in ("tool_calls", "invalid_tool_calls"):
             fields[name] = [{**call, "id": unknown_id()} for call in fields.get(name, ())]
+    return message
+
+
+def _without_object(message: AIMessage) -> AIMessage:
+    """Return the message with an unknown object of a class made in a function: later readings have another class."""
+    more = message.additional_kwargs
+    if more.get("parsed") is not None:
+        vars(message)["additional_kwargs"] = {**more, "parsed": Unknown()}
     return message
 
 

@@ -24,6 +24,7 @@ from teola_plugin.adapters.methods import is_as_published
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.made_classes import is_made_by_reader
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_made_without_code
 from teola_plugin.adapters.reader.run import Run
@@ -293,6 +294,8 @@ def parse_structured(run: Run, function: Any, schema: type, value: Any) -> Any:
     """Return the object that a model's structured reply is parsed to."""
     require_clean_schema(schema)
     parsed = value.additional_kwargs.get("parsed") if type(value) is AIMessage else None
+    if is_made_by_reader(schema) and type(parsed) is Unknown and type(value.content) is str:
+        return Exchange(run).back(schema.model_validate_json(value.content))  # type: ignore[attr-defined]
     if type(parsed) is Opaque and type(parsed.held) is schema:
         return parsed
     exchange = Exchange(run)

@@ -27,6 +27,7 @@ from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_us
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_kind_of, namespace_of
 from teola_plugin.adapters.reader.heap import FUNCTION
 from teola_plugin.adapters.reader.instances import type_of
+from teola_plugin.adapters.reader.made_classes import is_made_by_reader
 from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -380,6 +381,8 @@ def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
     if not foreign.has_known_classes(cls):
         raise Barrier(f"it uses {describe(value)}, which has a metaclass")
     if name in ("__name__", "__qualname__"):
+        if name == "__qualname__" and is_made_by_reader(cls) and not foreign.is_local(cls):
+            raise Barrier(f"it uses {name} of {describe(value)}")
         return str.__str__(type.__dict__[name].__get__(cls))
     if name == "__class__":
         return run.load(type(cls))

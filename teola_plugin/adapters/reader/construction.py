@@ -17,6 +17,7 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_subtype, namespace_of
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
+from teola_plugin.adapters.reader.made_classes import READER, hide_from_subclasses
 from teola_plugin.adapters.reader.old_models import is_clean_old_model
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
@@ -274,9 +275,6 @@ def call_object(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> 
 # --- classes made in a body ------------------------------------------------------------------------------------------
 
 
-READER = "reader"
-"""The `__module__` of classes that the reader makes."""
-
 DEFINE_OUTSIDE = "define it outside of the function"
 
 
@@ -291,6 +289,9 @@ def make_class(
         raise Barrier("it defines a class with a decorator", hint=DEFINE_OUTSIDE)
     if bases if is_dataclass else len(bases) != 1 or type(bases[0]) is not Opaque or not _is_data_base(bases[0].held):
         raise Barrier("it defines a class", hint=DEFINE_OUTSIDE)
+    if not is_dataclass and foreign.is_class(bases[0].held):  # a model, not `TypedDict`, which is a function
+        _require_plain_names(bases[0].held, (*namespace, *annotations))
+        hide_from_subclasses()
     own: Keywords = {"__module__": READER, "__qualname__": qualified}
     for each, value in namespace.items():
         if foreign.is_kind_of(value, Opaque):
@@ -302,6 +303,14 @@ def make_class(
     run.tick(1000)
     made = types.new_class(name, tuple(base.held for base in bases), {}, lambda target: target.update(own))
     return Opaque(dataclasses.dataclass(made) if is_dataclass else made, is_own=True)
+
+
+def _require_plain_names(base: type, names: tuple[str, ...]) -> None:
+    """Raises: Barrier if pydantic warns of a field, or keeps the value apart."""
+    for name in names:
+        is_plain = not name.startswith(("_", "model_")) and in_mro(base, name) is MISSING
+        if not (is_plain or name in ("__doc__", "model_config")):
+            raise Barrier(f"it defines a class with a field of the name {name}", hint=DEFINE_OUTSIDE)
 
 
 def _is_data_base(base: Any) -> bool:

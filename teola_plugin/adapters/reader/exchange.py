@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader.dataframes import is_scalar
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
 from teola_plugin.adapters.reader.heap import SETS, sources_of
+from teola_plugin.adapters.reader.made_classes import is_made_by_reader
 from teola_plugin.adapters.reader.pydantic_schemas import made_up_fields
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.table import require_order
@@ -31,7 +32,7 @@ MARK = "\ue002"
 
 
 class Exchange:
-    """The values of one use of stock code."""
+    """The values of one use of stock code. `has_made_classes`: objects of classes that the reader makes went out."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -39,6 +40,7 @@ class Exchange:
         self._given: dict[int, tuple[Any, Any]] = {}
         self._back: dict[int, tuple[Any, Any]] = {}
         self._marks: dict[str, Unknown] = {}
+        self.has_made_classes = False
         self._names = set[int]()  # which fields of a model were set: their order does not show
 
     # --- out -------------------------------------------------------------------------------------------------------
@@ -76,6 +78,8 @@ class Exchange:
         made = records.copy_of(value, self.out, self.out, keep)
         if made is MISSING:
             raise Barrier(f"it hands {shown(value)} to a component")
+        if is_made_by_reader(kind):
+            self.has_made_classes = True
         return made
 
     # --- back ------------------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ def facts_of(cls: type) -> Facts:
     if len(_known) >= foreign.MOST_CLASSES:
         _known.clear()
     _known[id(cls)] = cls, now, seen, found
+    foreign.note_kept(_known, id(cls), cls)
     return found
 
 

@@ -127,6 +127,26 @@ _epochs = itertools.count(1)
 def begin() -> None:
     """Let known facts about classes be checked again, as classes may have changed. Called at the start of a run."""
     _epoch[0] = next(_epochs)
+    while _kept_of_local:
+        try:
+            table, key = _kept_of_local.pop()
+        except IndexError:  # another thread has emptied the list
+            break
+        table.pop(key, None)
+
+
+_kept_of_local: list[tuple[dict[Any, Any], Any]] = []
+
+
+def note_kept(table: dict[Any, Any], key: Any, cls: type) -> None:
+    """Note that a table of known facts keeps a class: classes made in functions are kept until the next `begin`."""
+    if is_local(cls):
+        _kept_of_local.append((table, key))
+
+
+def is_local(cls: type) -> bool:
+    """Whether a class was made in the body of a function, by the class's own account."""
+    return "<locals>" in type.__dict__["__qualname__"].__get__(cls)
 
 
 def epoch() -> int:
@@ -146,6 +166,7 @@ def seen(cls: type) -> Seen:
     if len(_seen) >= MOST_CLASSES:
         _seen.clear()
     made = _seen[id(cls)] = Seen(cls)
+    note_kept(_seen, id(cls), cls)
     return made
 
 

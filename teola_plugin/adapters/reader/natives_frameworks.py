@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any
@@ -182,9 +183,12 @@ def _merged(run: Any, left: list[Any], right: list[Any]) -> list[Any]:
 
 def _field(function: Any) -> Handler:
     """Handle `pydantic.Field` of plain values."""
+    known_names = inspect.signature(function).parameters.keys() - {"extra"}
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         named = dict(kwargs)
+        if not named.keys() <= known_names:  # pydantic warns
+            raise Barrier("it makes a field with arguments that pydantic does not know")
         factory = named.pop("default_factory", None)
         if factory is not None:
             if not any(isinstance_of(factory, Opaque) and factory.held is each for each in (list, dict, set, str, int)):

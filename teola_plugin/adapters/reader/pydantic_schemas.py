@@ -25,7 +25,7 @@ _TYPES = foreign.words(
 )  # fmt: skip
 """Schemas that only call pydantic's core."""
 
-_KEYS = foreign.words(
+KEYS = foreign.words(
     "type schema fields items_schema keys_schema values_schema choices definitions extras_schema lax_schema "
     "strict_schema json_schema python_schema extras_keys_schema"
 )  # fmt: skip
@@ -62,6 +62,7 @@ def _kept(cls: type, what: str, find: Callable[[], bool]) -> bool:
         _known.clear()
     now, found = foreign.epoch(), find()
     _known[id(cls), what] = cls, now, found
+    foreign.note_kept(_known, (id(cls), what), cls)
     return found
 
 
@@ -170,10 +171,10 @@ def _inner(schema: dict[Any, Any], is_shown: bool) -> list[Any] | None:
     kind = schema.get("type")
     if kind is None or type(kind) is not str:  # fields or choices, by name
         return list(schema.values())
-    if kind not in _TYPES or not schema.keys() <= _KEYS | _DATA or not _is_clean_data(kind, schema, is_shown):
+    if kind not in _TYPES or not schema.keys() <= KEYS | _DATA or not _is_clean_data(kind, schema, is_shown):
         return None
     found: list[Any] = []
-    for key in _KEYS - {"type"}:
+    for key in KEYS - {"type"}:
         part = schema.get(key)
         if type(part) is dict and key in ("fields", "choices"):
             found += part.values()

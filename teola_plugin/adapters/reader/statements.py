@@ -554,7 +554,7 @@ class Statements(Expressions):
         made = self._class_members(node)
         decorators = [self.expression(each) for each in node.decorator_list]
         bases, store = [self.expression(each) for each in node.bases], self.scope.store(node.name)
-        name, doc = node.name, ast.get_docstring(node, clean=False)
+        name, doc = node.name, ast.get_docstring(node, clean=False) if sys.flags.optimize < 2 else None
 
         def classdef(frame: Frame) -> Ended:
             annotations: dict[str, Any] = {}
@@ -575,7 +575,12 @@ class Statements(Expressions):
 
     def _class_members(self, node: ast.ClassDef) -> list[tuple[str, Evaluate | None, Evaluate | None]]:
         made: list[tuple[str, Evaluate | None, Evaluate | None]] = []
+        set_here = {name for each in node.body for name in _set_by(each)}
         for each in node.body:
+            if any(name in set_here for name in _mentioned_in(each)):
+                made.append(("", refusing("it defines a class whose body reads its own names"), None))
+            if isinstance(each, ast.AnnAssign) and any(map(self.scope.distance, _mentioned_in(each.annotation))):
+                made.append(("", refusing("it defines a class whose fields have a class of an outer function"), None))
             match each:
                 case ast.AnnAssign(target=ast.Name(id=member), annotation=annotation, value=value):
                     made.append((member, self.expression(annotation), self.expression(value) if value else None))
@@ -586,6 +591,16 @@ class Statements(Expressions):
                 case _:
                     made.append(("", refusing("it defines a class with code in it"), None))
         return made
+
+
+def _set_by(node: ast.stmt) -> list[str]:
+    """Return the names that get a value in a statement of a class's body."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name) and node.value is not None]  # type: ignore[attr-defined]
+
+
+def _mentioned_in(node: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
 
 
 Handler = tuple[Evaluate | None, Callable[[Frame, Any], Ended]]

@@ -134,7 +134,7 @@ def tools_in_the_body(state: State) -> Any:
     return {"messages": [reply]}
 
 
-@form(1, "a class that is made in the function")
+@form(2)
 def schema_in_the_body(state: State) -> Any:
     class Answer(BaseModel):
         """An answer."""
