@@ -221,7 +221,8 @@ def require_clean_parser(parser: Any) -> None:
     """Raises: Barrier if parsing may run user code."""
     if _known_clean(parser) is None:
         _require_clean_parser(parser)
-        _keep_clean(parser)
+        if not any(foreign.is_class(each) and foreign.is_local(each) for each in _schemas(parser)):  # of one call
+            _keep_clean(parser)
 
 
 def _require_clean_parser(parser: Any) -> None:

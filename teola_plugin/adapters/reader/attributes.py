@@ -381,9 +381,10 @@ def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
     if not foreign.has_known_classes(cls):
         raise Barrier(f"it uses {describe(value)}, which has a metaclass")
     if name in ("__name__", "__qualname__"):
-        if name == "__qualname__" and is_made_by_reader(cls) and not foreign.is_local(cls):
+        found = str.__str__(type.__dict__[name].__get__(cls))
+        if name == "__qualname__" and is_made_by_reader(cls) and "." not in found:  # in an inner function
             raise Barrier(f"it uses {name} of {describe(value)}")
-        return str.__str__(type.__dict__[name].__get__(cls))
+        return found
     if name == "__class__":
         return run.load(type(cls))
     if name == "__doc__":

@@ -15,9 +15,9 @@ from teola_plugin.adapters.reader import foreign, hints, open_models, records, s
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
-from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_subtype, namespace_of
+from teola_plugin.adapters.reader.foreign import MISSING, READER, describe, in_mro, is_subtype, namespace_of
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
-from teola_plugin.adapters.reader.made_classes import READER, hide_from_subclasses
+from teola_plugin.adapters.reader.made_classes import hide_from_subclasses
 from teola_plugin.adapters.reader.old_models import is_clean_old_model
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown

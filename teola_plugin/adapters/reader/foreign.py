@@ -145,8 +145,14 @@ def note_kept(table: dict[Any, Any], key: Any, cls: type) -> None:
 
 
 def is_local(cls: type) -> bool:
-    """Whether a class was made in the body of a function, by the class's own account."""
-    return "<locals>" in type.__dict__["__qualname__"].__get__(cls)
+    """Whether a class was made in the body of a function, by the class's own account, or by the reader for one."""
+    return (
+        "<locals>" in type.__dict__["__qualname__"].__get__(cls) or _NAMESPACE.__get__(cls).get("__module__") == READER
+    )
+
+
+READER = "reader"
+"""The `__module__` of classes that the reader makes."""
 
 
 def epoch() -> int:

@@ -12,10 +12,8 @@ from typing import Any
 from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import READER
 from teola_plugin.adapters.reader.pydantic_schemas import KEYS, is_clean_model
-
-READER = "reader"
-"""The `__module__` of classes that the reader makes."""
 
 
 def is_made_by_reader(cls: Any) -> bool:
@@ -42,7 +40,7 @@ def is_made_in_function(cls: Any) -> bool:
     model = foreign.base_model()
     if model is None or not foreign.is_class(cls) or type(cls) is not type(model):
         return False
-    is_plain = (is_made_by_reader(cls) or foreign.is_local(cls)) and type.__dict__["__bases__"].__get__(cls) == (model,)
+    is_plain = foreign.is_local(cls) and type.__dict__["__bases__"].__get__(cls) == (model,)
     return is_plain and is_clean_model(cls) and not facts_of(cls).user_names
 
 
