@@ -17,7 +17,6 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
 from teola_plugin.adapters.reader.foreign import MISSING, READER, describe, in_mro, is_subtype, namespace_of
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
-from teola_plugin.adapters.reader.made_classes import hide_from_subclasses
 from teola_plugin.adapters.reader.old_models import is_clean_old_model
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
@@ -291,7 +290,6 @@ def make_class(
         raise Barrier("it defines a class", hint=DEFINE_OUTSIDE)
     if not is_dataclass and foreign.is_class(bases[0].held):  # a model, not `TypedDict`, which is a function
         _require_plain_names(bases[0].held, (*namespace, *annotations))
-        hide_from_subclasses()
     own: Keywords = {"__module__": READER, "__qualname__": qualified}
     for each, value in namespace.items():
         if foreign.is_kind_of(value, Opaque):

@@ -6,10 +6,8 @@ JSON schema. Requests for objects of alike models are equal, and each maker vali
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import READER
@@ -19,20 +17,6 @@ from teola_plugin.adapters.reader.pydantic_schemas import KEYS, is_clean_model
 def is_made_by_reader(cls: Any) -> bool:
     """Whether the reader has made the class, in the place of a function of the program."""
     return foreign.is_class(cls) and foreign.module_of(cls) == READER
-
-
-def hide_from_subclasses() -> None:
-    """Make `BaseModel.__subclasses__()` return no classes of the reader's."""
-    model = foreign.base_model()
-    if model is not None:
-        intercept(type(model), "__subclasses__", _subclasses_of_program, is_inherited=True)
-
-
-def _subclasses_of_program(original: Callable[[type], list[type]]) -> Callable[[type], list[type]]:
-    def subclasses(cls: type) -> list[type]:
-        return [each for each in original(cls) if type.__dict__["__module__"].__get__(each) != READER]
-
-    return subclasses
 
 
 def is_made_in_function(cls: Any) -> bool:

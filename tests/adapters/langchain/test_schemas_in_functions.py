@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from teola_plugin import optimize
 from teola_plugin.adapters.reader.foreign import READER
+from teola_plugin.adapters.reader.made_classes import likeness
 from tests.support.hosted_service import Service, asked_side_by_side, counted, served
 
 SCHEMAS: list[Any] = []
@@ -422,24 +423,6 @@ def test_a_class_of_each_call_does_not_stay(service: Any) -> None:
     assert sum(each() is not None for each in SCHEMAS) <= 1
 
 
-def test_the_readers_classes_are_not_seen(service: Any) -> None:
-    llm = model(service)
-
-    def program(text: str) -> Any:
-        class Out(BaseModel):
-            a: str
-
-        found = [llm.with_structured_output(Out).invoke(f"{text} {number}").a for number in range(3)]
-        return found, observed()
-
-    def observed() -> Any:
-        return sorted({each.__module__ for each in BaseModel.__subclasses__() if each.__name__ == "Out"})
-
-    fast = optimize(program)
-    for _ in range(3):
-        assert fast("q")[1] == [__name__]
-
-
 @pytest.mark.parametrize("program", [fields, by_a_helper, of_calls])
 def test_the_readers_classes_do_not_stay(service: Any, program: Callable[[Any, str], Any]) -> None:
     llm = model(service)
@@ -447,6 +430,21 @@ def test_the_readers_classes_do_not_stay(service: Any, program: Callable[[Any, s
     for _ in range(5):
         fast("q")
     gc.collect()
-    made = [each for each in type.__subclasses__(BaseModel) if each.__module__ == READER]
+    made = [each for each in BaseModel.__subclasses__() if each.__module__ == READER]
     # those of the last call are known until the next one begins
     assert sum(each.__name__ in ("Grade", "Out") for each in made) < 9
+
+
+def test_models_are_alike_if_a_service_is_told_the_same() -> None:
+    def made(text: str, description: str) -> type[BaseModel]:
+        class Out(BaseModel):
+            __doc__ = text
+            a: str = Field(description=description)
+
+        return Out
+
+    alike = likeness(made("One.", "of it"))
+    assert alike is not None
+    assert alike == likeness(made("One.", "of it"))
+    assert alike != likeness(made("Another.", "of it"))
+    assert alike != likeness(made("One.", "of another"))
