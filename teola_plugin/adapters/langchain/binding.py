@@ -18,7 +18,6 @@ from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import copied, is_plain, is_read_safely
 from teola_plugin.adapters.reader.foreign import is_kind_of
 from teola_plugin.adapters.reader.notes import Notes
-from teola_plugin.adapters.reader.run import has_loop
 from teola_plugin.adapters.reader.stacks import Listener
 
 ABSENT: Any = object()
@@ -34,7 +33,6 @@ class Entered:
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
     inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
     `notes`: of what the functions that are read can reach. `is_taken`: the reader of a stream takes the whole stream.
-    `has_loop`: an event loop is running in the caller's thread.
     """
 
     value: Any
@@ -46,7 +44,6 @@ class Entered:
     notes: Notes = field(default_factory=Notes, compare=False, repr=False)
     twin: Any = field(default=None, compare=False, repr=False)
     is_taken: bool = field(default=False, compare=False)
-    has_loop: bool = field(default_factory=has_loop, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

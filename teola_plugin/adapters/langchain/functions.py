@@ -166,7 +166,6 @@ def _read_by(
         is_async = entered.mode in ("ainvoke", "abatch", "astream")
         inputs = Given()
         inputs.notes, inputs.is_quiet = entered.notes, entered.context.copy().run(arrays.is_quiet)
-        inputs.has_loop = entered.has_loop and not is_async  # else LangChain runs synchronous functions in threads
         value = inputs.copy(given(*args))
         asker = LangChainAsker(entered.context, is_async=is_async, heard=entered.heard)
 

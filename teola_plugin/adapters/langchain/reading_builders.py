@@ -46,7 +46,6 @@ from teola_plugin.adapters.langchain.reading_runnables import Function, require_
 from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import ATOMS
-from teola_plugin.adapters.reader.made_classes import is_made_by_reader, likeness
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -82,31 +81,15 @@ class Builder:
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
         self._chains: dict[int, RunnableSequence[Any, Any]] = {}
-        self._kinds: dict[int, tuple[Any, Hashable]] = {}
 
     def kind_of(self, component: Any) -> Hashable:
         """Return what tells a component from others asked at the same place: the rounds of a loop ask the same one.
 
-        Chains made by the program are the same but for the prompts: a loop makes one for each text. Models that reply
-        with objects of alike classes made in a function are the same: a function makes one in each call.
+        Chains made by the program are the same but for the prompts: a loop makes one for each text.
         """
         if (made := self._chains.get(id(component))) is None:
-            return self._kind_of_step(component)
-        return tuple(type(s) if isinstance_of(s, BasePromptTemplate) else self._kind_of_step(s) for s in made.steps)
-
-    def _kind_of_step(self, component: Any) -> Hashable:
-        known = self._kinds.get(id(component))
-        return Same(component) if known is None else known[1]
-
-    def _note_kind(self, made: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note what a model with structured output by a class of the reader's is: see `kind_of`."""
-        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-        schema = given.pop("schema" if "schema" in given else 0, None)
-        alike = likeness(schema.held) if type(schema) is Opaque and is_made_by_reader(schema.held) else None
-        if alike is not None and isinstance_of(made, RunnableSequence):
-            kind = Same(owner), value_key(alike), _key_of(given)
-            for at, step in enumerate((made, *made.steps)):
-                self._kinds[id(step)] = step, (*kind, at)
+            return Same(component)
+        return tuple(type(s) if isinstance_of(s, BasePromptTemplate) else Same(s) for s in made.steps)
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return an object of a class that `can_construct`. Raises: Barrier, Undecided, errors of the constructor."""
@@ -156,10 +139,7 @@ class Builder:
             require_clean_parser(owner)
         if name == "with_structured_output":
             kwargs = _without_warning(run, owner, args, kwargs)
-        made = self._make(run, owner, getattr(owner, name), args, kwargs, name)
-        if name == "with_structured_output":
-            self._note_kind(made.held, owner, args, kwargs)
-        return made
+        return self._make(run, owner, getattr(owner, name), args, kwargs, name)
 
     def _make(
         self, run: Run, owner: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],

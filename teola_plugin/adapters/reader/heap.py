@@ -232,7 +232,7 @@ class Rounds:
 
     def __init__(self, before: frozenset[Hashable], number: int) -> None:
         """Begin a loop. `number`: how many requests the evaluation has come to."""
-        self._before = set(before)
+        self._before = before
         self._earlier: set[Hashable] = set()
         self._now: set[Hashable] = set()
         self._asked: set[Hashable] = set()
@@ -247,7 +247,6 @@ class Rounds:
         self._asked.update(each.source for each in met[self._number :])
         self._number = len(met)
         self._earlier |= self._now & self._asked
-        self._before |= self._now - self._asked
         self._now = set()
 
     def is_earlier(self, gate: Hashable) -> bool:

@@ -156,7 +156,7 @@ def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _run(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    if run.is_in_loop:
+    if run.is_in_coroutine:
         raise Barrier("it begins an event loop where one may be running")
     return _coroutine(args[0] if args else None).force()
 

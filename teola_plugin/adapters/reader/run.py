@@ -87,11 +87,6 @@ class Answer:
     error: Exception | None = None
 
 
-def has_loop() -> bool:
-    """Whether an event loop is running in the current thread."""
-    return asyncio._get_running_loop() is not None
-
-
 class TooLarge(ValueError):
     """A value has too many parts to be read."""
 
@@ -120,8 +115,6 @@ class Given:
         self.alone = 0
         self.is_quiet = arrays.is_quiet()
         """Whether numpy raises for no number, in the thread of the framework's run."""
-        self.has_loop = has_loop()
-        """Whether an event loop may be running in the thread of the framework's run."""
         self.lengths: dict[str, str] = {}
         """The lengths of vectors, by the names of the embedding models; see arrays.py."""
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
@@ -310,9 +303,9 @@ class Run(Heap):
         self.warns: bool | None = None
 
     @property
-    def is_in_loop(self) -> bool:
-        """Whether an event loop may be running where the function under evaluation runs."""
-        return self._given_all.has_loop or any(level.compiled.is_async for level in self.levels)
+    def is_in_coroutine(self) -> bool:
+        """Whether a coroutine function is under evaluation, or calls the function that is."""
+        return any(level.compiled.is_async for level in self.levels)
 
     # --- limits ------------------------------------------------------------------------------------------------------
 

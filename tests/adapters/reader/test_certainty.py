@@ -256,6 +256,15 @@ def asked_in_a_while_loop(m: Any) -> Any:
     m.ask("behind")
 
 
+def asked_in_rounds_of_a_while_loop(m: Any) -> Any:
+    left = ["q", "p"]
+    while left:
+        word = left.pop()
+        for d in "xy":
+            m.ask(word + d)
+            int(m.ask("no " + word + d))
+
+
 def asked_for_what_is_kept(m: Any) -> Any:
     return [m.ask("g" + d) for d in "pq" if m.ask(d) == "yes"]
 
@@ -772,6 +781,7 @@ CASES: list[Case] = [
     (asked_while_an_item_is_made, ["p", "q"], ["of it", "of it"]),
     (asked_twice_in_each_round, ["p", "q"], ["then p", "then q", "behind"]),
     (asked_in_a_while_loop, ["p", "q"], ["behind"]),
+    (asked_in_rounds_of_a_while_loop, ["px", "no px", "py", "no py", "no qx", "no qy"], ["qx", "qy"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),
