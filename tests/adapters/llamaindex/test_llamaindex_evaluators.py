@@ -130,8 +130,14 @@ def test_what_passes_is_counted_beside_the_next_question(service: Service) -> No
     assert not service.has_waited_in_vain
 
 
-def test_a_judgement_that_may_be_missing_is_not_counted_early(service: Service) -> None:
-    made_by(service, counting(CorrectnessEvaluator()), raising=TypeError)
+def test_nothing_is_asked_behind_a_judgement_that_may_be_missing(service: Service) -> None:
+    judge = CorrectnessEvaluator()
+
+    def ask(query: str) -> tuple[float, str]:
+        judged = judge.evaluate(query=query, response="Anna", contexts=["hive 0"])
+        return judged.passing + judged.score, Settings.llm.complete(f"{query} Why?").text
+
+    made_by(service, ask, raising=TypeError)
 
 
 def test_nothing_is_asked_behind_a_judgement_that_may_not_be_read(service: Service) -> None:

@@ -111,7 +111,7 @@ def judged_by_a_chain_for_each(state: State) -> Any:
     return {"documents": kept, "out": state["question"]}
 
 
-@form(2)
+@form(3)
 def judged_by_two_models(state: State) -> Any:
     found = []
     for model in (LLM, ChatOpenAI(model="other")):

@@ -55,7 +55,7 @@ def progress_bar(state: State) -> Any:
     return {"out": found}
 
 
-@form(4)
+@form(5)
 def updates_a_dict_by_comprehensions(state: State) -> Any:
     found = {}
     for each in state["documents"]:
