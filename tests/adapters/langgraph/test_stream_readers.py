@@ -16,7 +16,7 @@ import pytest
 from langgraph.graph import START
 
 from teola_plugin import optimize
-from teola_plugin.adapters.langchain.stream_readers import changed_by_reader
+from teola_plugin.adapters.langchain.stream_readers import LONGEST_TEXT, changed_by_reader
 from tests.adapters.langchain.test_langchain_functions import Slow, Waiting
 from tests.adapters.langgraph.test_langgraph_requests import built
 
@@ -240,6 +240,15 @@ def test_behind_a_stream_that_is_taken_whole_requests_are_certain(reader: Callab
     fast = optimize(built(nodes, (START, "a"), ("a", "b")).compile())
     run(reader, fast)
     assert model._met == [True]
+
+
+def test_no_long_file_is_compiled_while_a_stream_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    found.clear()
+    for length in (0, LONGEST_TEXT):
+        text = "for output in graph.stream(1):\n    print(output)\n" + "\n" * length
+        monkeypatch.setattr("linecache.getlines", lambda *_, text=text: [text])
+        exec(compile(text, "<script>", "exec"), {"graph": Graph()})
+    assert [each is not None for each in found] == [True, False]
 
 
 SCRIPT = """
