@@ -566,8 +566,8 @@ class Heap:
     def note_truth(self, value: Any, is_true: bool) -> None:
         """Note what a value that is not known shows on this path, on which it counts as true or not."""
         while type(value) is Unknown or type(value) is list:
-            if of_lists(value) is not None:  # others of these lists may be emptied
-                return
+            if of_lists(value) is not None or (type(value) is Unknown and value.is_shared):
+                return  # by another name the list may be emptied
             if is_true:
                 self._true = {**self._true, id(value): (value,)}
             of = value.of if type(value) is Unknown else None

@@ -72,6 +72,16 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "a list that is one of a dict's, emptied by way of the dict": """
+        kept, found = {}, []
+        for word in w.ask('h'):
+            found = kept.setdefault(word, [])
+            found.append('aa')
+        if found:
+            for each in kept.values(): each.clear()
+            m.ask(found[0])
+        m.ask('end')
+    """,
     "a number put into a list of texts to come": """
         xs = m.ask("v").split()
         xs.insert(0, m.ask("w").find("a"))
