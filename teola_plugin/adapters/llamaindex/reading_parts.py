@@ -64,7 +64,7 @@ from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, men
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.records import new_record
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Pending, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, type_name
 from teola_plugin.adapters.service import is_json, service_of
 from teola_plugin.adapters.source import TWIN_OF
 from teola_plugin.engines import EngineSpec
@@ -562,8 +562,7 @@ def read_apart(
     prefix, bundle = method.removesuffix("query"), _bundle(query)
 
     def used(component: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        value = use(run, component, prefix + name, args, kwargs)
-        return value.force() if type(value) is Pending else value
+        return returned(use(run, component, prefix + name, args, kwargs), is_awaited=True)
 
     nodes = used(engine._retriever, "retrieve", bundle)
     for each in engine._node_postprocessors:

@@ -741,8 +741,7 @@ class Expressions:
                             calls.perhaps(run, inner, lambda: step(at, take), tests[before:])
                         elif verdict:
                             step(at, take)
-                        if batch is not None:
-                            batch.next(run.met)
+                        batch.next(run.met)
 
             def step(at: int, take: Callable[..., None]) -> None:
                 nonlocal is_open, is_counted

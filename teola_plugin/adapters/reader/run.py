@@ -1095,12 +1095,12 @@ class Run(Heap):
         return frozenset(gate for gate in self.gates if not any(each.is_earlier(gate) for each in self.rounds))
 
     @contextlib.contextmanager
-    def in_rounds(self, frame: Frame) -> Iterator[Rounds | None]:
-        """Evaluate the rounds of a loop inside the context; None in a generator, which others run in between."""
-        if YIELDED in frame:
-            yield None
-            return
+    def in_rounds(self, frame: Frame) -> Iterator[Rounds]:
+        """Evaluate the rounds of a loop inside the context; no batch in a generator, which others run in between."""
         rounds = Rounds(self._gates, len(self.met))
+        if YIELDED in frame:
+            yield rounds
+            return
         self.rounds.append(rounds)
         try:
             yield rounds

@@ -389,8 +389,7 @@ class Statements(Expressions):
                             break
                         if len(run.skipped) > skipped:  # which round the framework's run is in is not known
                             raise run.skipped[-1].again()
-                        if rounds is not None:
-                            rounds.next(run.met)
+                        rounds.next(run.met)
                     else:
                         until = run.leaves
                 if until is not None:

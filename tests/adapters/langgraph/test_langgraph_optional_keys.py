@@ -179,6 +179,14 @@ def graph_of(w: World, first: str, how: str) -> Any:
     return built(nodes, (START, "A"), ("A", "B"), ("B", "C")).compile()
 
 
+def require_alike(original: Any, graph: Any, plain: World, fast: World) -> None:
+    """Require the same outcomes and requests of several runs."""
+    for run in range(RUNS):
+        fast.llm._last.clear()
+        assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
+        assert fast.asked() == plain.asked(), f"run {run}"
+
+
 @pytest.mark.parametrize("how", LOOKS)
 @pytest.mark.parametrize("first", FIRST)
 def test_what_a_node_may_write_is_looked_at(first: str, how: str) -> None:
@@ -186,10 +194,7 @@ def test_what_a_node_may_write_is_looked_at(first: str, how: str) -> None:
     for reply in REPLIES.values():
         plain, fast = World(reply), World(reply, is_patient=is_patient)
         original, graph = graph_of(plain, first, how), optimize(graph_of(fast, first, how))
-        for run in range(RUNS):
-            fast.llm._last.clear()
-            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
-            assert fast.asked() == plain.asked(), f"run {run}"
+        require_alike(original, graph, plain, fast)
         assert fast.llm._ahead.is_set() is is_patient
 
 
@@ -218,10 +223,7 @@ def test_a_router_looks_at_what_a_node_may_write(first: str, how: str) -> None:
     for reply in REPLIES.values():
         plain, fast = World(reply), World(reply, is_patient=is_patient, patience_s=0.1)
         original, graph = routed(plain, first, ROUTERS[how]), optimize(routed(fast, first, ROUTERS[how]))
-        for run in range(RUNS):
-            fast.llm._last.clear()
-            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
-            assert fast.asked() == plain.asked(), f"run {run}"
+        require_alike(original, graph, plain, fast)
         assert fast.llm._ahead.is_set() is is_patient
 
 
@@ -276,10 +278,7 @@ def test_a_dict_or_nothing() -> None:
 
         plain, fast = World(reply), World(reply, patience_s=0.05)
         original, graph = made(plain), optimize(made(fast))
-        for run in range(RUNS):
-            fast.llm._last.clear()
-            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
-            assert fast.asked() == plain.asked(), f"run {run}"
+        require_alike(original, graph, plain, fast)
 
 
 def of_reply(reply: str, question: str) -> Any:
@@ -325,10 +324,7 @@ def test_several_tasks_may_write_one_key(writes: str, how: str) -> None:
     for reply in REPLIES.values():
         plain, fast = World(reply), World(reply, is_patient=is_patient)
         original, graph = sending(plain, SENT[writes], how), optimize(sending(fast, SENT[writes], how))
-        for run in range(RUNS):
-            fast.llm._last.clear()
-            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
-            assert fast.asked() == plain.asked(), f"run {run}"
+        require_alike(original, graph, plain, fast)
         assert fast.llm._ahead.is_set() is is_patient
 
 
@@ -354,7 +350,4 @@ def test_a_reducer_of_the_users_may_refuse_what_a_task_may_write() -> None:
 
         plain, fast = World(reply), World(reply, patience_s=0.05)
         original, graph = made(plain), optimize(made(fast))
-        for run in range(RUNS):
-            fast.llm._last.clear()
-            assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
-            assert fast.asked() == plain.asked(), f"run {run}"
+        require_alike(original, graph, plain, fast)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import pytest
 
+from teola_plugin.adapters.reader.heap import Rounds
 from teola_plugin.adapters.reader.run import Run
 
 
 @pytest.fixture
 def no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rounds of a loop be no batch: then a certain request is made whatever the replies."""
-    rounds: Any = contextlib.nullcontext()
-    monkeypatch.setattr(Run, "in_rounds", lambda run, frame: rounds)
+    monkeypatch.setattr(Run, "in_rounds", lambda run, frame: contextlib.nullcontext(Rounds(frozenset(), 0)))

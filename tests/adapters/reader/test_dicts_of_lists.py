@@ -102,9 +102,9 @@ USES: list[Callable[[Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("use", USES, ids=map(str, range(len(USES))))
-def test_what_does_not_need_the_lists_is_asked_beside(use: Callable[[Any], Any], fill: Callable[..., Any]) -> None:
+def require_asked_at_once(use: Callable[[Any], Any], fill: Callable[..., Any]) -> None:
+    """Require that three replies, filled in and used one after the other, are asked for in one round."""
+
     def each(m: Any) -> Any:
         return [use(fill(m.ask(text).split("\n"))) for text in ("x", "y", "z")]
 
@@ -113,6 +113,12 @@ def test_what_does_not_need_the_lists_is_asked_beside(use: Callable[[Any], Any],
     found, rounds = predicted(each, fast)
     assert (found.value, found.error) == (expected, None)
     assert rounds == [["x", "y", "z"]]
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("use", USES, ids=map(str, range(len(USES))))
+def test_what_does_not_need_the_lists_is_asked_beside(use: Callable[[Any], Any], fill: Callable[..., Any]) -> None:
+    require_asked_at_once(use, fill)
 
 
 COMPREHENSIONS: list[Callable[[list[str]], Any]] = [
@@ -135,14 +141,7 @@ USES_OF_PAIRS: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("fill", COMPREHENSIONS, ids=map(str, range(len(COMPREHENSIONS))))
 @pytest.mark.parametrize("use", USES_OF_PAIRS, ids=map(str, range(len(USES_OF_PAIRS))))
 def test_a_dict_that_a_comprehension_makes(use: Callable[[Any], Any], fill: Callable[..., Any]) -> None:
-    def each(m: Any) -> Any:
-        return [use(fill(m.ask(text).split("\n"))) for text in ("x", "y", "z")]
-
-    original, fast = Model(lines), Model(lines)
-    expected = each(original)
-    found, rounds = predicted(each, fast)
-    assert (found.value, found.error) == (expected, None)
-    assert rounds == [["x", "y", "z"]]
+    require_asked_at_once(use, fill)
 
 
 MIXED: list[tuple[str, Any]] = [("a", "x"), ("b", None)]
