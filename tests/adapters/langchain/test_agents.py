@@ -170,6 +170,17 @@ def test_coroutines_run_on_the_callers_loop(form: str) -> None:
     assert sorted(world.asked) == ["bees", "wasps"]
 
 
+def answer_early(agent: Any, world: World) -> int:
+    """Call an agent until its nodes were read before the model wrote; return the number of calls."""
+    world.begins_s = 0.05
+    for calls in range(1, 11):
+        assert told(agent.invoke(QUESTION)) == ANSWER
+        if world.early:
+            return calls
+        optimized(agent).wake()
+    pytest.fail("no call was made early")
+
+
 def test_a_graph_made_by_hand() -> None:
     world = World(*TWO)
     builder = StateGraph(MessagesState)
@@ -180,12 +191,7 @@ def test_a_graph_made_by_hand() -> None:
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
     agent = optimize(builder.compile())
-    world.begins_s = 0.05
-    for _ in range(10):  # the node has to be read before its model writes
-        assert told(agent.invoke(QUESTION)) == ANSWER
-        if world.early:
-            break
-        optimized(agent).wake()
+    answer_early(agent, world)
     assert sorted(set(world.early)) == ["bees", "wasps"]
 
 
@@ -202,9 +208,9 @@ def test_an_agent_in_another_graph(is_called: bool) -> None:
     builder.add_node("agent", ask if is_called else inner)
     builder.add_edge(START, "agent")
     agent = optimize(builder.compile())
-    assert told(agent.invoke(QUESTION)) == ANSWER
-    assert sorted(world.early) == ["bees", "wasps"]
-    assert sorted(world.asked) == ["bees", "wasps"]
+    calls = answer_early(agent, world)
+    assert sorted(set(world.early)) == ["bees", "wasps"]
+    assert sorted(world.asked) == sorted(["bees", "wasps"] * calls)
 
 
 @pure

@@ -177,9 +177,13 @@ def test_the_next_steps_are_asked_for_while_a_step_blocks(service: Service, kind
 
 def test_explain_counts_the_requests_of_each_step(service: Service) -> None:
     fast: Any = optimize(Fan(chat(service)))
-    run(fast)
-    said = " ".join(fast.explain().split())
-    assert re.search(r"Fan.start: [^:]*:\d+\): read whole; no requests found", said)
+    for _ in range(20):  # a step may end before it is read
+        run(fast)
+        said = " ".join(fast.explain().split())
+        if re.search(r"Fan.start: [^:]*:\d+\): read whole; no requests found", said):
+            break
+    else:
+        pytest.fail(said)
     assert re.search(r"Fan.answer: [^:]*:\d+\): read whole; 1 request found, 1 of them before", said)
 
 
