@@ -5,6 +5,9 @@ LangChain's generators call models when closed, and join threads: on the thread 
 finalizer would wait for the thread itself, and stop all calls; likewise under a lock which the thread wants. While such
 a thread, or the holder of one of our locks, collects, generators and coroutines stay referenced; the next collection in
 another thread closes them, as without teola_plugin.
+
+CPython 3.11 may collect between finding a method on a class and binding the method, when no reference is held: a method
+taken off a class by a finalizer has to stay in memory until the collection has ended.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ SUSPENDABLE = frozenset({GeneratorType, CoroutineType, AsyncGeneratorType})
 _ours: dict[int, int] = {}
 _held: list[Any] = []
 _orphans: list[Any] = []
+_taken_off: list[Any] = []
+_is_collecting = False
 forks.in_child(_ours.clear)
 
 
@@ -44,7 +49,17 @@ class _KeptOff:
 kept_off = _KeptOff()
 
 
+def keep_for_now(method: Any) -> None:
+    """Keep a method that is taken off a class until the next collection, if a collection goes on now."""
+    if _is_collecting:
+        _taken_off.append(method)
+
+
 def _on_collection(phase: str, info: dict[str, int]) -> None:
+    global _is_collecting
+    _is_collecting = phase == "start"
+    if _is_collecting:
+        _taken_off.clear()
     if threading.get_ident() not in _ours:
         _orphans.clear()
     elif phase == "start":

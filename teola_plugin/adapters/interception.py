@@ -24,7 +24,7 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.adapters import records
-from teola_plugin.finalizers import kept_off
+from teola_plugin.finalizers import keep_for_now, kept_off
 from teola_plugin.seams import OwnRequest, Reply, Session, aalone, alone, ashare, current, is_unheard, share
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,6 +52,7 @@ class _Patch:
         owner, replacement = self.owner(), self.replacement()
         if owner is None or replacement is None:
             return
+        keep_for_now(replacement)
         if self.is_inherited:
             delattr(owner, self.method)
         else:

@@ -349,3 +349,47 @@ def test_a_method_is_instrumented_once_by_each_wrapper() -> None:
     assert Derived.make() == "Derived"
     assert Base.work.__doc__ == "Works."
     assert not hasattr(Derived, "missing")
+
+
+COLLECTED_WHILE_BOUND = """
+import gc
+from teola_plugin.adapters.interception import Interception
+
+class Pool:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+class Owner:
+    pass
+
+def wrapper(original):
+    def method(self, *args):
+        return original(self, *args)
+    return method
+
+interception, pool = Interception(), Pool()
+interception.intercept(Pool, "__exit__", wrapper)
+gc.disable()
+gc.collect()
+for allocations in [*range(1, 12)] * 20:
+    owner = Owner()
+    owner.me = owner
+    interception.keep(owner)
+    del owner
+    gc.set_threshold(gc.get_count()[0] + allocations)
+    gc.enable()
+    with pool:
+        pass
+    gc.disable()
+    gc.collect()
+print(interception.patched)
+"""
+"""A collection after each of the first allocations; with CPython 3.11, one of them binds `__exit__` to the pool."""
+
+
+def test_a_method_that_is_being_bound_is_put_back_by_the_garbage_collector() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTED_WHILE_BOUND], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "()\n"), done.stderr
