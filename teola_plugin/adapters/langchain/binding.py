@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from teola_plugin.adapters.langchain.stream_readers import Taker
 from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import copied, is_plain, is_read_safely
 from teola_plugin.adapters.reader.foreign import is_kind_of
@@ -32,7 +33,7 @@ class Entered:
 
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
     inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
-    `notes`: of what the functions that are read can reach. `is_taken`: the reader of a stream takes the whole stream.
+    `notes`: of what the functions that are read can reach. `taker`: of the whole stream, if there is one.
     """
 
     value: Any
@@ -43,7 +44,7 @@ class Entered:
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
     notes: Notes = field(default_factory=Notes, compare=False, repr=False)
     twin: Any = field(default=None, compare=False, repr=False)
-    is_taken: bool = field(default=False, compare=False)
+    taker: Taker | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@
 
 The loop runs between two items and may stop: by `break` or `return`, by an error, or by a `yield` whose caller does not
 come back. Accepted are loops in verified source whose statements raise nothing: `print` and `pprint`, appending to a
-list, assigning names, `if` of keys.
+list, assigning names, `if` of keys. Whether what is printed is converted to text without code of the program's, is left
+to the reader of the graph, as far as the graph makes the values.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import linecache
 import pprint
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from teola_plugin.adapters.reader.facts import runs_at_end
+from teola_plugin.adapters.reader.foreign import is_atom
 from teola_plugin.adapters.reader.outlets import prints
 from teola_plugin.adapters.reader.source import ANNOTATIONS, codes_in
+from teola_plugin.adapters.reader.stacks import variables_of
 from teola_plugin.adapters.source import texts_around
 
 Loop = ast.For | ast.AsyncFor
@@ -33,18 +38,25 @@ _OF_UPDATES = ("items", "values", "keys")
 """Methods of an item of a stream of updates: a dict from the names of nodes to what the nodes returned."""
 
 
-def changed_by_reader(graph: Any, options: Mapping[str, Any], reader: types.FrameType) -> frozenset[Hashable] | None:
-    """Return what the loop at a frame changes (see `watched.heard_by`); None for code that may stop before the end.
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A loop that takes a whole stream. `changes`: see `watched.heard_by`. `shows`: whether values are printed."""
 
-    `graph`, `options`: whose stream is read, and the arguments of `stream`. `reader`: of the code that takes the first
-    item now.
+    changes: frozenset[Hashable]
+    shows: bool
+
+
+def taker_at(frame: types.FrameType, graph: Any, options: Mapping[str, Any]) -> Taker | None:
+    """Return the loop at a frame, whose code takes the first item now; None for code that may stop before the end.
+
+    `graph`, `options`: whose stream is read, and the arguments of `stream`.
     """
-    if (loop := _loop_at(reader)) is None:
+    if (loop := _loop_at(frame)) is None:
         return None
     mode = options.get("stream_mode") or getattr(graph, "stream_mode", None)
     is_plain = not options.get("subgraphs") and options.get("version") in (None, "v1")
     try:
-        return _Statements(reader, is_of_updates=is_plain and mode == "updates").changed_in(loop, graph)
+        return _Statements(frame, is_of_updates=is_plain and mode == "updates").taker(loop, graph)
     except _MayStop:
         return None
 
@@ -118,17 +130,21 @@ class _Statements:
     """
 
     def __init__(self, frame: types.FrameType, *, is_of_updates: bool) -> None:
-        self._code = frame.f_code
-        self._globals, self._locals = frame.f_globals, frame.f_locals
+        self._code = code = frame.f_code
+        self._globals = frame.f_globals
+        is_function = code.co_flags & inspect.CO_NEWLOCALS
+        names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        self._locals = variables_of(frame, names) if is_function else self._globals
         self._is_of_updates = is_of_updates
         self._items: set[str] = set()
         self._keys: set[str] = set()
         self._stored: set[str] = set()
         self._bound: set[str] = set()
         self._changed: set[Hashable] = set()
+        self._shows = False
 
-    def changed_in(self, loop: Loop, graph: Any) -> frozenset[Hashable]:
-        """Return what the loop over a stream of the graph changes. Raises: _MayStop."""
+    def taker(self, loop: Loop, graph: Any) -> Taker:
+        """Return what the loop over a stream of the graph does. Raises: _MayStop."""
         called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
         _require(isinstance(called, ast.Attribute) and self._held(called.value) is graph)
         self._stored |= {each.id for each in ast.walk(loop) if isinstance(each, ast.Name) and _is_stored(each)}
@@ -136,7 +152,7 @@ class _Statements:
         if self._is_of_updates:
             self._items.add(items)
         self._run(loop.body)
-        return frozenset(self._changed)
+        return Taker(frozenset(self._changed), self._shows)
 
     def _run(self, block: Sequence[ast.stmt]) -> None:
         for each in block:
@@ -147,6 +163,7 @@ class _Statements:
                     self._call(call)
                 case ast.Assign([target], value):
                     self._value(value)
+                    self._is_of_stream(value)
                     self._store(target)
                 case ast.If(test, body, orelse):
                     self._test(test)
@@ -172,6 +189,7 @@ class _Statements:
         code = self._code
         _require(name not in code.co_cellvars and name not in code.co_freevars)
         _require(name not in self._items and name not in self._keys)
+        _require(not runs_at_end(type(self._now(name))))
         if name not in code.co_varnames:
             self._changed.add((id(self._globals), name))
         self._bound.add(name)
@@ -195,6 +213,8 @@ class _Statements:
             self._value(each)
         match call.func:
             case ast.Name():
+                for each in call.args:
+                    self._show(each)
                 function = self._held(call.func)
                 _require(function is _PRINT or (function is _PRETTY and len(call.args) == 1))
                 _require(prints([None]))
@@ -219,8 +239,21 @@ class _Statements:
                     self._value(each)
             case ast.FormattedValue(value, _, None):
                 self._value(value)
+                self._show(value)
             case _:
                 raise _MayStop
+
+    def _show(self, node: ast.expr) -> None:
+        """Note that a value is converted to text. Raises: _MayStop, if code of the program may do that."""
+        self._shows |= self._is_of_stream(node)
+
+    def _is_of_stream(self, node: ast.expr) -> bool:
+        """Whether a value is a part of the stream; others have to be atoms. Raises: _MayStop."""
+        if not isinstance(node, ast.Name) or node.id in self._keys:
+            return False
+        if node.id not in self._bound:
+            _require(is_atom(self._now(node.id)))
+        return node.id in self._stored
 
     def _test(self, node: ast.expr) -> None:
         """Require that a condition raises nothing, and is a comparison of keys with texts."""
@@ -239,12 +272,15 @@ class _Statements:
         is_local = name in (*self._code.co_varnames, *self._code.co_cellvars, *self._code.co_freevars)
         return name in self._locals if is_local else name in self._globals or hasattr(builtins, name)
 
+    def _now(self, name: str) -> Any:
+        return self._locals.get(name, self._globals.get(name, getattr(builtins, name, None)))
+
     def _held(self, node: ast.expr) -> Any:
         """Return what a name or an attribute of an object holds, which the loop does not set. Raises: _MayStop."""
         match node:
             case ast.Name(name):
                 _require(name not in self._stored and self._has(name))
-                return self._locals.get(name, self._globals.get(name, getattr(builtins, name, None)))
+                return self._now(name)
             case ast.Attribute(owner, name):
                 return inspect.getattr_static(self._held(owner), name, None)
         raise _MayStop

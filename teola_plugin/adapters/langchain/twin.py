@@ -23,7 +23,7 @@ import copy
 import functools
 import sys
 import types
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -40,7 +40,7 @@ from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain import generators
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
-from teola_plugin.adapters.langchain.stream_readers import changed_by_reader
+from teola_plugin.adapters.langchain.stream_readers import Taker, taker_at
 from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched, tokens_heard
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current, is_part_of_call
@@ -278,7 +278,7 @@ def _steps(
 def _stepping(
     twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode, options: Mapping[str, Any] | None
 ) -> Iterator[Any]:
-    call = _open(twin, inputs, config, mode, changed=_changed_by_reader(twin, options))
+    call = _open(twin, inputs, config, mode, taker=_taker(twin, options))
     try:
         while True:
             with active(call.session):
@@ -307,7 +307,7 @@ async def _astepping(
     twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode,
     options: Mapping[str, Any] | None,
 ) -> AsyncIterator[Any]:  # fmt: skip
-    call = _open(twin, inputs, config, mode, changed=_changed_by_reader(twin, options))
+    call = _open(twin, inputs, config, mode, taker=_taker(twin, options))
     try:
         while True:
             with active(call.session):
@@ -333,29 +333,27 @@ def _is_plain(twin: Any) -> bool:
     return is_part_of_call(is_followed=calls.traced.follow is not None)
 
 
-def _changed_by_reader(twin: Any, options: Mapping[str, Any] | None) -> frozenset[Hashable] | None:
-    """See `stream_readers.changed_by_reader`; None where the pipeline is no graph. Called by the stream's generator."""
+def _taker(twin: Any, options: Mapping[str, Any] | None) -> Taker | None:
+    """See `stream_readers.taker_at`; None where the pipeline is no graph. Called by the stream's generator."""
     if options is None or vars(twin)[_CALLS].traced.follow is None:
         return None
     reader: types.FrameType | None = sys._getframe(2)
     while reader is not None and reader.f_code.co_filename == generators.__file__:
         reader = reader.f_back
-    return None if reader is None else changed_by_reader(twin, options, reader)
+    return None if reader is None else taker_at(reader, twin, options)
 
 
 def _open(
     twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False,
-    changed: frozenset[Hashable] | None = None,
+    taker: Taker | None = None,
 ) -> Call:  # fmt: skip
     calls: Calls = vars(twin)[_CALLS]
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
-    entered = functools.partial(_entered, twin, inputs, config, mode, changed)
+    entered = functools.partial(_entered, twin, inputs, config, mode, taker)
     return calls.open(entered, count=len(inputs), loop=loop, is_lockstep=is_lockstep)
 
 
-def _entered(
-    twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, changed: frozenset[Hashable] | None
-) -> Sequence[Entered]:
+def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, taker: Taker | None) -> Sequence[Entered]:
     """Return what the call is given; nothing if the call is to run as it is."""
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
@@ -369,10 +367,10 @@ def _entered(
         return ()  # a handler may end the call before any request
     if any(map(is_watched, configs)):
         mode = "events"
-    heard, is_only = heard_by(configs) | (changed or frozenset()), len(inputs) == 1
-    is_taken = changed is not None and mode != "events"
+    heard, is_only = heard_by(configs) | (taker.changes if taker else frozenset()), len(inputs) == 1
+    taker = None if mode == "events" else taker
     with tokens_heard(configs):
-        return [Entered(v, mode, heard=heard, is_only=is_only, twin=twin, is_taken=is_taken) for v in inputs]
+        return [Entered(v, mode, heard=heard, is_only=is_only, twin=twin, taker=taker) for v in inputs]
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

@@ -242,7 +242,7 @@ class Following:
         likely = self.likely.get(loop.step, ())
         self._drop_prediction(is_wrong=bool(likely) and not any(task.name in likely for task in tasks))
         asides.rewind()
-        given = Given()
+        given = Given(self.entered.heard)
         way = _way_of(loop, speculates=asides.speculates)
         asker = LangGraphAsker(
             LangChainAsker(self.entered.context, is_async=way.is_async, heard=self.entered.heard), way
@@ -253,8 +253,12 @@ class Following:
             asked[number, name] = max(requests, asked.get((number, name), 0))
             (whole.add if is_whole else whole.discard)((number, name))
 
-        graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
-        is_streamed = self.entered.mode in ("stream", "astream", "events") and not self.entered.is_taken
+        taker = self.entered.taker
+        graph = GraphReader(
+            self.followed.graph, asker.run_component, self.followed.readings, note, self.since,
+            is_shown=taker is not None and taker.shows,
+        )  # fmt: skip
+        is_streamed = self.entered.mode in ("stream", "astream", "events") and taker is None
         is_stepwise = is_streamed or not _is_of_langgraph(loop.checkpointer)
         is_saved = loop.checkpointer is not None and loop.durability == "sync"
         steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved)

@@ -33,6 +33,7 @@ from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.companions import beside
 from teola_plugin.adapters.reader.prediction import may_be_asked
 from teola_plugin.adapters.reader.run import NOWHERE, Run
+from teola_plugin.adapters.reader.texts import are_shown
 from teola_plugin.adapters.reader.values import (
     TIMED,
     Barrier,
@@ -75,12 +76,13 @@ class GraphReader:
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
         on_read: Callable[[int, str, int, bool], None] = lambda number, name, asked, is_whole: None,
-        since: int | None = None,
+        since: int | None = None, *, is_shown: bool = False,
     ) -> None:  # fmt: skip
         """`readings`: by the names of nodes, records of how far each node is read. `since`: see `route_of`.
 
         `on_read`: called with a superstep, a node, the number of this node's requests allowed so far, and whether the
-        node was read to its end, so its writes are its only effect.
+        node was read to its end, so its writes are its only effect. `is_shown`: the caller prints what a node returns
+        before the next nodes run.
         """
         self.graph = graph
         outputs = graph.output_channels
@@ -89,6 +91,7 @@ class GraphReader:
         self._readings = readings or {}
         self._on_read = on_read
         self._since = since
+        self._is_shown = is_shown
 
     # --- supersteps --------------------------------------------------------------------------------------------------
 
@@ -165,6 +168,8 @@ class GraphReader:
         is_whole = False
         try:
             value = self._node(run, task, front, way)
+            if self._is_shown and not are_shown([value, front.state]):
+                run.raises()
             updates = list(updates_of(run, value, self._keys(task.name)))
             try:
                 self._follow(run, task, updates, value, front, way, led)

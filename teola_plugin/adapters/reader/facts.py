@@ -144,6 +144,12 @@ def is_stock_record_class(cls: type) -> bool:
 # --- code ------------------------------------------------------------------------------------------------------------
 
 
+def runs_at_end(cls: type) -> bool:
+    """Whether user code runs when an object of the class ends."""
+    ends = in_mro(cls, "__del__")
+    return ends is not MISSING and is_user_code("__del__", ends)
+
+
 def is_user_code(name: str, value: Any) -> bool:
     """Whether reading or using the attribute of a class may run user code."""
     kind = type(value)

@@ -405,7 +405,8 @@ def _hash(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         raise TypeError("hash takes one argument")
     found = hash(args[0])
-    return found if type(args[0]) in (int, bool) else run.unknown(holds=amounts.PLACE, is_safe=True)
+    is_by_value = type(args[0]) in (int, bool, float, str, bytes) and args[0] == args[0]  # that of nan is by identity
+    return found if is_by_value else run.unknown(holds=amounts.PLACE, is_safe=True)
 
 
 def _id(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

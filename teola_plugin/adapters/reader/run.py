@@ -27,6 +27,7 @@ from teola_plugin.adapters.reader import (
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
+from teola_plugin.adapters.reader.facts import runs_at_end
 from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.heap import MAPPINGS, YIELDED, Frame, Heap, Rounds, of_lists, without_number
 from teola_plugin.adapters.reader.held import reached
@@ -99,10 +100,11 @@ class Given:
     not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
     framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
     original, which is kept alive. `notes`: of what the program can reach; see notes.py. `alone`: the number of the
-    thread of a call alone in the process; else 0.
+    thread of a call alone in the process; else 0. `heard`: see `Run`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Set[Hashable] = frozenset()) -> None:
+        self.heard = heard
         self.copies: dict[int, tuple[Any, Any]] = {}
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.guarded: dict[int, Any] = {}
@@ -127,6 +129,7 @@ class Given:
     def copy(self, value: Any) -> Any:
         """Return a copy that the reader owns; objects other than plain data become `Opaque`. Raises: TooLarge."""
         run = Run(Nobody(), given=self, operations=10 * OPERATIONS)
+        run.heard.update(self.heard)
         try:
             return run.load(value, is_given=True)
         except Barrier as e:
@@ -509,6 +512,8 @@ class Run(Heap):
             return keep(Opaque(value))
         copied = classes.copy_of(value, load, self.load, keep)
         if copied is classes.MISSING:
+            if is_given and runs_at_end(kind):
+                raise Barrier("it has an object that runs code when it ends")
             table = self._table(value, is_given)
             return keep(Opaque(value) if table is None else table)
         if not is_given:

@@ -273,7 +273,7 @@ def _round_of(stop: Stop, frame: types.FrameType) -> tuple[int, ...]:
     code = frame.f_code
     targets = stop.places[-1].targets
     own = [name for name in targets if name not in code.co_freevars and not is_set_inside(code, name)]
-    return tuple(map(id, _variables_of(frame, own).values()))
+    return tuple(map(id, variables_of(frame, own).values()))
 
 
 def _passed(
@@ -302,11 +302,11 @@ def _passed(
     levels = []
     calls = _calls(frames)
     kept = [_outside_of(frame) for frame in frames]
-    kept.append(list(_variables_of(frames[0], parameters_of(frames[0].f_code)).values()))
+    kept.append(list(variables_of(frames[0], parameters_of(frames[0].f_code)).values()))
     try:
         for frame, call in zip(frames, calls, strict=True):
             code = frame.f_code
-            variables = _variables_of(frame, (*code.co_varnames, *code.co_cellvars))
+            variables = variables_of(frame, (*code.co_varnames, *code.co_cellvars))
             seen = {name: _copy_of(run, copies, value, kept, keeps_objects) for name, value in variables.items()}
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
@@ -571,10 +571,10 @@ def _outside_of(frame: types.FrameType) -> list[Any]:
     """Return the values of the outside names of a function, which outlive the function."""
     code, names = frame.f_code, frame.f_globals
     around = [names[name] for name in code.co_names if name in names] if type(names) is dict else []
-    return [*around, *_variables_of(frame, code.co_freevars).values()]
+    return [*around, *variables_of(frame, code.co_freevars).values()]
 
 
-def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
+def variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
     """Return the values of variables of a frame, keeping no part of the frame alive."""
     local = frame.f_locals
     held = {name: local[name] for name in names if name in local}

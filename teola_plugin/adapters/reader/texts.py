@@ -25,7 +25,7 @@ from teola_plugin.adapters.reader import (
 )
 from teola_plugin.adapters.reader.amounts import COUNT, PLACE
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.facts import is_user_code
+from teola_plugin.adapters.reader.facts import facts_of, is_user_code
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
@@ -138,6 +138,21 @@ def is_shown(value: Any) -> bool:
     if dataframes.is_table(cls):
         return True
     return not any(is_user_code(name, foreign.in_mro(cls, name)) for name in ("__str__", "__repr__", "__format__"))
+
+
+def are_shown(value: Any) -> bool:
+    """Whether converting a value of the reader's, with all parts, to text certainly runs no code of the program."""
+    return all(map(_is_part_shown, inside(value)))
+
+
+def _is_part_shown(value: Any) -> bool:
+    if type(value) is Unknown:
+        return is_shown(value)
+    if isinstance_of(value, Opaque):
+        return False
+    if foreign.is_atom(value) or foreign.is_one_of(type(value), _HOLDERS):
+        return True
+    return facts_of(type(value)).kind in ("record", "slots", "tuple", "enum")
 
 
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}

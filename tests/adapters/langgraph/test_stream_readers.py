@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from pprint import pprint
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
-from langgraph.graph import START
+from langgraph.graph import START, StateGraph
 
-from teola_plugin import optimize
-from teola_plugin.adapters.langchain.stream_readers import LONGEST_TEXT, changed_by_reader
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langchain.stream_readers import LONGEST_TEXT, Taker, taker_at
 from tests.adapters.langchain.test_langchain_functions import Slow, Waiting
 from tests.adapters.langgraph.test_langgraph_requests import built
 
@@ -31,11 +32,11 @@ class Graph:
     stream_mode = "updates"
 
     def stream(self, given: Any, **options: Any) -> Iterator[Any]:
-        found.append(changed_by_reader(self, options, sys._getframe(1)))
+        found.append(taker_at(sys._getframe(1), self, options))
         yield {"node": {"answer": given}}
 
     async def astream(self, given: Any, **options: Any) -> AsyncIterator[Any]:
-        found.append(changed_by_reader(self, options, sys._getframe(1)))
+        found.append(taker_at(sys._getframe(1), self, options))
         yield {"node": {"answer": given}}
 
 
@@ -188,10 +189,55 @@ def prints_with_an_unknown_option(app: Any) -> None:
         print(output, colour=None)  # type: ignore[call-overload]
 
 
+class Loud:
+    """Shown by code of the program, which also runs when the object ends."""
+
+    def __repr__(self) -> str:
+        return "loud"
+
+    def __del__(self) -> None:
+        found.extend(())
+
+
+def prints_an_object(app: Any) -> None:
+    loud = Loud()
+    for _ in app.stream(GIVEN):
+        print(loud)
+
+
+def formats_an_object(app: Any) -> None:
+    loud = [Loud()]
+    for _ in app.stream(GIVEN):
+        text = f"{loud}"
+        print(text)
+
+
+def prints_an_object_by_another_name(app: Any) -> None:
+    loud = [Loud()]
+    for _ in app.stream(GIVEN):
+        shown = loud
+        print(shown)
+
+
+def prints_an_object_at_first(app: Any) -> None:
+    shown = [Loud()]
+    for output in app.stream(GIVEN):
+        print(shown)
+        shown = output
+
+
+def ends_an_object(app: Any) -> None:
+    loud: Any = Loud()
+    for output in app.stream(GIVEN):
+        loud = output
+    print(loud)
+
+
 PARTLY: list[Callable[[Any], Any]] = [
     breaks, returns, yields, subscripts, calls_its_own, prints_elsewhere, prints_by_another, names_what_is_not_set,
     is_caught, takes_part, takes_one_first, takes_updates_for_tuples, takes_values_for_updates, appends_to_another,
-    formats, waits_between, takes_anothers, prints_with_an_unknown_option,
+    formats, waits_between, takes_anothers, prints_with_an_unknown_option, prints_an_object, formats_an_object,
+    prints_an_object_by_another_name, prints_an_object_at_first, ends_an_object,
 ]  # fmt: skip
 
 
@@ -217,7 +263,14 @@ def test_which_loops_take_the_whole_stream(reader: Callable[[Any], Any]) -> None
 def test_what_a_loop_changes_is_known() -> None:
     found.clear()
     stores_a_global(Graph())
-    assert found == [frozenset({(id(globals()), "LAST")})]
+    assert found == [Taker(frozenset({(id(globals()), "LAST")}), shows=False)]
+
+
+@pytest.mark.parametrize("reader", [prints_nodes, keeps_items])
+def test_a_loop_shows_values_of_the_stream(reader: Callable[[Any], Any]) -> None:
+    found.clear()
+    reader(Graph())
+    assert [each.shows for each in found] == [True]
 
 
 def test_a_loop_of_a_notebook_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +293,84 @@ def test_behind_a_stream_that_is_taken_whole_requests_are_certain(reader: Callab
     fast = optimize(built(nodes, (START, "a"), ("a", "b")).compile())
     run(reader, fast)
     assert model._met == [True]
+
+
+class Budget:
+    """May be shown a number of times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __repr__(self) -> str:
+        self.times -= 1
+        if self.times < 0:
+            raise RuntimeError("over budget")
+        return "budget"
+
+
+ended: list[Any] = []
+
+
+class Ending:
+    def __del__(self) -> None:
+        ended.append(1)
+
+
+def appends_to_the_state(app: Any) -> None:
+    kept: list[Any] = []
+    for output in app.stream({**GIVEN, "kept": kept}):
+        kept.append(f"{output}")  # noqa: PERF401
+
+
+def takes_all(app: Any) -> None:
+    for _ in app.stream({**GIVEN, "kept": Ending()}):
+        pass
+
+
+def prints_values(app: Any) -> None:
+    for output in app.stream({**GIVEN, "kept": Budget(1)}, stream_mode="values"):
+        print(output)
+
+
+LOOPS: dict[str, tuple[Callable[[Any], Any], Callable[[], dict[str, Any]]]] = {
+    "a node's value is shown by the program": (prints_nodes, lambda: {"a": Budget(0)}),
+    "a value given is shown by the program": (prints_values, lambda: {"a": 1}),
+    "a list of the state is changed": (appends_to_the_state, lambda: {"a": 1}),
+    "an object of the state ends": (takes_all, lambda: {"kept": None}),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_a_loop_may_stop_or_change_is_not_certain(name: str) -> None:
+    reader, made = LOOPS[name]
+    model = Slow()
+
+    class State(TypedDict, total=False):
+        q: str
+        kept: Any
+        a: Any
+        b: Any
+
+    def first(state: State) -> State:
+        model.invoke(f"first {state['q']}")
+        return State(**made())  # type: ignore[typeddict-item]
+
+    def second(state: State) -> State:
+        kept = state.get("kept")
+        return {"b": model.invoke(f"second {len(kept) if type(kept) is list else len(ended)}").content}
+
+    builder = StateGraph(State).add_node("first", first).add_node("second", second)
+    graph = builder.add_edge(START, "first").add_edge("first", "second").compile()
+    fast: Any = optimize(graph)
+    asked: list[list[str]] = []
+    for app in (graph, fast, graph, fast):
+        model._calls.clear()
+        ended.clear()
+        with contextlib.suppress(RuntimeError):
+            run(reader, app)
+        asked.append([said for _, said in model._calls])
+    assert asked[1:] == asked[:1] * 3
+    assert optimized(fast).reports[-1].hits == 0
 
 
 def test_no_long_file_is_compiled_while_a_stream_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,10 @@ def _name(verdict: Verdict | None) -> str:
 # --- found by the fuzzer ---------------------------------------------------------------------------------------------
 
 WRONG_ONCE = {
+    "the hash of a float": """
+        person.score += hash(n.ask('7')) + hash(label)
+        return hash(ratio), hash(n.ask('a'))
+    """,
     "a list that is one of a dict's, emptied by way of the dict": """
         kept, found = {}, []
         for word in w.ask('h'):
