@@ -187,6 +187,50 @@ def _certain(tree: Any) -> Iterator[int]:
             yield from _certain(argument[2])
 
 
+@lru_cache(maxsize=256)
+def opening_of(pattern: re.Pattern[Any], number: int) -> str:
+    """Return the bracket with which each match of a group begins but for white space; "" for another beginning."""
+    try:
+        tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
+    except Exception:  # of the parser's: a pattern of another version
+        return ""
+    return next((_opening(each) for each in _bodies(tree, number)), "").strip()
+
+
+def _bodies(tree: Any, number: int) -> Iterator[Any]:
+    """Yield the part of a pattern that is a group; of no group inside of an alternative or a condition."""
+    if number == 0:
+        yield tree
+    for op, argument in tree:
+        if op is regex.SUBPATTERN and argument[0] == number:
+            yield argument[-1]
+        elif op is regex.SUBPATTERN or op in _REPEATS:
+            yield from _bodies(argument[-1], number or -1)
+
+
+_SPACE = " "
+
+
+def _opening(tree: Any) -> str:
+    """Return the bracket with which all texts of a pattern begin; `_SPACE` if these are white space alone, else ""."""
+    for op, argument in tree:
+        if op in (regex.AT, regex.ASSERT, regex.ASSERT_NOT):
+            continue
+        if op is regex.LITERAL:
+            found = chr(argument)
+        elif op is regex.SUBPATTERN:
+            found = _opening(argument[-1])
+        elif op in _REPEATS:
+            found = _opening(argument[2])
+            found = found if argument[0] or found == _SPACE else ""
+        else:
+            is_space = op is regex.IN and argument == [(regex.CATEGORY, regex.CATEGORY_SPACE)]
+            found = _SPACE if is_space else ""
+        if not found.isspace():
+            return found if found in ("{", "[") else ""
+    return _SPACE
+
+
 def matching(run: Any, pattern: re.Pattern[Any], text: Any, *, is_anchored: bool = False) -> None:
     """Allow matching a pattern with a text. Raises: Barrier if matching may take long."""
     size = len(text)

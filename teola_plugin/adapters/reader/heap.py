@@ -1105,7 +1105,8 @@ class Heap:
         found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
         found.is_true = self.is_true(one) and self._is_true(two, self._other_true)
         ends = [end for each in (one, two) if (end := end_of(each)) is not None]
-        found.of = max(ends) if len(ends) == 2 else None
+        found.of = max(ends) if len(ends) == 2 else _opening_of_both(one, two)
+        found.is_dict = found.items is None and _is_dict(one) and _is_dict(two)
         if holds in ("texts", "list"):
             found.is_shared = True
             for each in (one, two):
@@ -1367,6 +1368,23 @@ def end_of(value: Any) -> int | None:
     return value + 1 if type(value) is int and value >= 0 else None
 
 
+def opening_of(value: Any) -> str | None:
+    """Return the bracket of JSON's with which a text, known or unknown, begins; None for another value."""
+    if type(value) is Unknown:
+        return value.of if amounts.holds_of(value) == "text" and type(value.of) is str else None
+    begins = value.lstrip()[:1] if type(value) is str else ""
+    return begins if begins in ("{", "[") else None
+
+
+def _opening_of_both(one: Any, two: Any) -> str | None:
+    found = opening_of(one)
+    return found if found is not None and found == opening_of(two) else None
+
+
+def _is_dict(value: Any) -> bool:
+    return type(value) is dict or (type(value) is Unknown and value.is_dict)
+
+
 def of_lists(value: Any) -> list[Any] | None:
     """Return what stands for the lists of which an unknown value is one; see `Heap.listed`."""
     is_listed = type(value) is Unknown and len(value.over) == 2 and value.over[0] is LISTED
@@ -1532,8 +1550,8 @@ def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
     if not may_differ(one):
         return False
     if kind is Unknown:
-        are_kinds = (one.holds, one.is_shared, one.is_dict, one.is_true) == (
-            two.holds, two.is_shared, two.is_dict, two.is_true,
+        are_kinds = (one.holds, one.is_shared, one.is_dict, one.is_true, opening_of(one)) == (
+            two.holds, two.is_shared, two.is_dict, two.is_true, opening_of(two),
         )  # fmt: skip
         is_alike = are_kinds and _origins(one) == _origins(two)
         is_alike &= len(one.over) == len(two.over) and all(map(_are_identical, one.over, two.over))

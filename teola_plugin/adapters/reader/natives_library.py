@@ -41,6 +41,7 @@ from teola_plugin.adapters.reader import (
     contexts,
     days,
     foreign,
+    heap,
     methods,
     natives_files,
     operators,
@@ -392,7 +393,12 @@ def _loads(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("cls") is not None:
         raise Barrier("it gives json.loads() a class")
     if len(args) == 1 and not kwargs and kind_of(args[0]) == "text":
-        return run.unknown(args[0], error=json.JSONDecodeError)
+        found = run.unknown(args[0], error=json.JSONDecodeError)
+        begins = heap.opening_of(args[0])
+        if begins is None:
+            return found
+        each = heap.Each("text", found.sources, "any") if begins == "{" else heap.Each("any", found.sources)
+        return run.taint_with({} if begins == "{" else [], each)
     known(run, *args)
     run.require_known(*args, *[value for name, value in kwargs.items() if name not in _HOOKS])
     named = {name: called(run, value) if name in _HOOKS else value for name, value in kwargs.items()}

@@ -405,7 +405,7 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         is_open = type(items.get(a)) is Perhaps
         return run.unknown(b, holds="bool", is_safe=True) if is_open else (a in items) is is_in
     if kind is Unknown:
-        safe = (kind_of(b) == "text" and is_text(a)) or kind_of(b) == "texts"
+        safe = (kind_of(b) == "text" and is_text(a)) or kind_of(b) == "texts" or (b.is_dict and is_key(a))
         if not safe:
             run.use_up(b)
         return run.unknown(a, b, holds="bool", is_safe=safe)
@@ -515,11 +515,15 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         return arrays.item(run, held, at)
     if kind is Unknown:
         if kind_of(held) in ("text", "texts", "list") and type(at) is slice and _whole_numbers(at):
-            return Unknown(held.holds, run.sources(held, at), over=held.over)
+            part = Unknown(held.holds, run.sources(held, at), over=held.over)
+            part.of = texts.opening_between(held, at)
+            return part
         if kind_of(held) == "message":
             run.raises()
         if kind_of(held) == "any":
             run.fill_perhaps()
+        if held.is_dict and type(at) is str:
+            return run.unknown(held, error=KeyError)
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
         inner = {"text": "text", "texts": "texts" if type(at) is slice else _of_texts(at)}.get(kind_of(held), "any")

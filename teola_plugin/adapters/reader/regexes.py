@@ -84,7 +84,10 @@ def unknown_match_method(run: Any, value: Unknown, name: str, args: Arguments, k
 def _group_of(run: Any, value: Unknown, number: int) -> Any:
     """Return a group of an unknown match: a text, or None for one that need not take part."""
     holds = "text" if number in bounds.groups_of(value.of) else "any"
-    return run.unknown(value, holds=holds, is_safe=run.is_true(value), error=AttributeError)
+    found = run.unknown(value, holds=holds, is_safe=run.is_true(value), error=AttributeError)
+    if holds == "text":
+        found.of = bounds.opening_of(value.of, number) or None
+    return found
 
 
 def _group(pattern: re.Pattern[Any], name: Any) -> int | None:

@@ -45,6 +45,7 @@ from teola_plugin.adapters.reader.values import (
     Barrier,
     Lazy,
     Opaque,
+    Place,
     Undecided,
     Unknown,
     isinstance_of,
@@ -475,7 +476,8 @@ def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kw
         raise Undecided
     if name in _MAY_RAISE:
         is_safe = name == "join" and len(args) == 1 and type(args[0]) is list and all(map(is_text, args[0]))
-        return run.unknown(*operands, holds=GIVES[name], is_safe=is_safe)
+        error = ValueError if name in _PLACES and len(args) == 1 and is_text(args[0]) else Exception
+        return _placed(run.unknown(*operands, holds=GIVES[name], is_safe=is_safe, error=error), value, name, args)
     if unknowns(run, *args, *kwargs.values()):
         found: Unknown = _unknown_arguments(run, value, name, args, kwargs)
         return found
@@ -487,4 +489,40 @@ def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kw
     found = run.unknown(value, holds=GIVES[name], is_safe=True)
     if made == [""]:  # split at a separator
         run.note_truth(found, True)
+    if type(value.of) is str and _keeps_opening(value.of, name, args):
+        found.of = value.of
+    return _placed(found, value, name, args)
+
+
+_BRACKETS = {"{": "}", "[": "]"}
+
+
+def _placed(found: Unknown, text: Unknown, name: str, args: Arguments) -> Unknown:
+    """Note of a number that it is the place of a bracket."""
+    if name in _PLACES and len(args) == 1 and type(args[0]) is str and args[0] in (*_BRACKETS, *_BRACKETS.values()):
+        found.of = Place(text, args[0], name)
     return found
+
+
+_PLACES = words("find rfind index rindex")
+
+
+def _keeps_opening(bracket: str, name: str, args: Arguments) -> bool:
+    """Whether the result of a method, but for white space, begins with the bracket with which the text does."""
+    if name == "replace" and len(args) == 2:
+        return bracket not in args[0] and bool(args[0].strip() or not args[1].strip())
+    return name in ("strip", "lstrip", "rstrip") and not args
+
+
+def opening_between(text: Unknown, at: slice) -> str | None:
+    """Return the bracket with which `text[at]` begins unless it is no JSON, by the places in `at`; None if unknown.
+
+    `text[text.find("{") : text.rfind("}") + 1]` is "" or "}" where there is no "{".
+    """
+    start, end = (each.of if type(each) is Unknown else None for each in (at.start, at.stop))
+    if at.step is not None or type(start) is not Place or start.is_behind or start.text is not text:
+        return None
+    if start.bracket not in _BRACKETS:
+        return None
+    is_end = type(end) is Place and end.text is text and end.bracket == _BRACKETS[start.bracket]
+    return start.bracket if is_end or start.name in ("index", "rindex") else None

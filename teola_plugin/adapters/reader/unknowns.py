@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 import types
@@ -25,7 +26,15 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
 from teola_plugin.adapters.reader.table import is_text, kind_of, may_be_shared, words
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Place,
+    Stalled,
+    Undecided,
+    Unknown,
+    type_name,
+)
 
 _FIELDS: dict[str, dict[str, str]] = {
     "message": {
@@ -247,5 +256,7 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     if name in ("/", "//", "%") and not run.is_true(b):
         return run.unknown(a, b, holds=holds, error=ZeroDivisionError if is_safe else ArithmeticError)  # type: ignore[no-any-return]
     made: Unknown = run.unknown(a, b, holds=holds, is_safe=is_safe, error=OverflowError)
+    if type(a) is Unknown and type(a.of) is Place and name == "+" and type(b) is int and b == 1:
+        made.of = dataclasses.replace(a.of, is_behind=True)
     made.is_true = amounts.is_positive(name, a, b, (run.is_true(a), run.is_true(b)))
     return made
