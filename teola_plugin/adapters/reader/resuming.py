@@ -35,7 +35,9 @@ from teola_plugin.adapters.reader.dataframes import OfPandas, are_rows, is_same
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
+from teola_plugin.adapters.reader.table import kind_of, unknown_atom
 from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
     STALE,
     Barrier,
     Callee,
@@ -454,7 +456,7 @@ class Passed:
     def _is_right(self, run: Run, request: Request) -> bool:
         if len(run.levels) > len(self.levels) or (len(run.levels) < len(self.levels) and not request.has_own_requests):
             return False
-        same = _Same(run)
+        same = _Same(run, allows_unknown=not run.in_doubt)
         for own, level in zip(run.levels, self.levels, strict=False):
             if own.call != level.call:
                 return False
@@ -559,10 +561,14 @@ def _forget_own(run: Run) -> None:
 
 
 class _Same:
-    """Whether a value of the reader's equals a value of the framework's run: the same parts, shared in the same way."""
+    """Whether a value of the reader's equals a value of the framework's run: the same parts, shared in the same way.
 
-    def __init__(self, run: Run) -> None:
+    `allows_unknown`: a number or text that no reply decides, such as the time, stays unknown, and equals any.
+    """
+
+    def __init__(self, run: Run, *, allows_unknown: bool = False) -> None:
         self._run = run
+        self._allows_unknown = allows_unknown
         self._seen_for: dict[int, tuple[Any, Any]] = {}
         self._has_seen: dict[int, Any] = {}
 
@@ -572,6 +578,8 @@ class _Same:
         kind = type(mine)
         if is_random_id(mine):
             return type(seen) is str
+        if self._allows_unknown and unknown_atom(mine) and mine.sources <= ANYWHERE:
+            return type(seen) in _OF_KINDS.get(kind_of(mine), ())
         if self._run.is_unknown(mine):
             raise Undecided
         if type(mine) is OfPandas:
@@ -610,6 +618,12 @@ class _Same:
         if not all(self(own[name], theirs[name]) for name in own):
             return False
         return bool(records.model_slot(mine, MODEL_SLOTS[0]) == records.model_slot(seen, MODEL_SLOTS[0]))
+
+
+_OF_KINDS: dict[str, tuple[type, ...]] = {
+    "text": (str,), "float": (float,), "int": (int, bool), "bool": (bool,), "number": (int, float, bool),
+}  # fmt: skip
+"""The types of what is of a kind."""
 
 
 def _is_twin(one: Any, two: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from llama_index.core import Document, PromptTemplate, VectorStoreIndex, get_response_synthesizer
+from llama_index.core import Document, PromptTemplate, Settings, VectorStoreIndex, get_response_synthesizer
 from llama_index.core.evaluation import AnswerRelevancyEvaluator, FaithfulnessEvaluator
 from llama_index.core.llms import ChatMessage
 from llama_index.core.postprocessor import LLMRerank, SimilarityPostprocessor
@@ -187,6 +187,24 @@ def test_engines_of_an_index_made_in_the_body_are_read_behind_it(world: World) -
         llm = OpenAI(model="gpt-4o-mini", **world.own)
         engine = RetrieverQueryEngine.from_args(VectorIndexRetriever(index=index), llm=llm)
         return [str(engine.query(each)) for each in ("before", *TEXTS)], len(kind)
+
+    asked_side_by_side(world.service, app, "first", "last", lambda app: app())
+
+
+def test_queries_that_are_timed_are_read_behind_settings_of_the_body(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "_llm", world.llm())
+    monkeypatch.setattr(Settings, "_callback_manager", world.index._callback_manager)
+
+    def app() -> Any:
+        Settings.llm = OpenAI(model="gpt-4o-mini", **world.own)
+        engine, took, found = world.index.as_query_engine(), 0.0, []
+        for each in ("before", *TEXTS):
+            began = time.time()
+            found.append(str(engine.query(each)))
+            took += time.time() - began
+        return found, took > 0
 
     asked_side_by_side(world.service, app, "first", "last", lambda app: app())
 

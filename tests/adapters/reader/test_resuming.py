@@ -189,6 +189,15 @@ READ_ON = {
     "an argument that asks by itself": (4, """
         return ask_all(m, unread(lambda: [m.ask("first"), "b", "c", "d"]))
     """),
+    "the time of each request": (3, """
+        rows = unread(lambda: ["a", "b", "c"])
+        taken, out = [time.time()], []
+        for row in rows:
+            start, label = time.perf_counter(), str(random.random())
+            out.append(m.ask(row))
+            taken.append(time.perf_counter() - start)
+        return out, len(taken)
+    """),
 }  # fmt: skip
 """Programs, with how many requests are found ahead of the run from its second time on."""
 
@@ -401,6 +410,21 @@ LEFT = {
     "a function that calls itself with it": """
         return ask_down(m, unread(lambda: ["a", "b"]))
     """,
+    "in one of two ways, by the time": """
+        rows = unread(lambda: ["a", "b"])
+        began = time.time()
+        if began < 0:
+            m.ask("a")
+            m.ask("never")
+        return [m.ask(row) for row in rows]
+    """,
+    "in rounds of an unknown number, a later one of which raises": """
+        unread(lambda: random.seed(5))
+        while random.random() < 2:
+            1 / random.randint(0, 1)
+            m.ask("a")
+        return m.ask("never")
+    """,
 }
 """Programs that go on as far as it is certain, or not at all."""
 
@@ -419,6 +443,8 @@ HELPERS = """
 import contextlib
 import functools
 import itertools
+import random
+import time
 
 ROUNDS = itertools.cycle([[], ["p", "q"]])
 
