@@ -1376,6 +1376,11 @@ def opening_of(value: Any) -> str | None:
     return begins if begins in ("{", "[") else None
 
 
+def _bound(value: Unknown) -> int | str | None:
+    """Return what a join leaves of `Unknown.of`."""
+    return value.of if type(value.of) in (int, str) else None
+
+
 def _opening_of_both(one: Any, two: Any) -> str | None:
     found = opening_of(one)
     return found if found is not None and found == opening_of(two) else None
@@ -1550,8 +1555,8 @@ def _are_same(one: Any, two: Any, may_differ: Callable[[Any], bool]) -> bool:
     if not may_differ(one):
         return False
     if kind is Unknown:
-        are_kinds = (one.holds, one.is_shared, one.is_dict, one.is_true, opening_of(one)) == (
-            two.holds, two.is_shared, two.is_dict, two.is_true, opening_of(two),
+        are_kinds = (one.holds, one.is_shared, one.is_dict, one.is_true, _bound(one)) == (
+            two.holds, two.is_shared, two.is_dict, two.is_true, _bound(two),
         )  # fmt: skip
         is_alike = are_kinds and _origins(one) == _origins(two)
         is_alike &= len(one.over) == len(two.over) and all(map(_are_identical, one.over, two.over))

@@ -253,6 +253,8 @@ def of_another_beginning_in_a_later_round(m: Any) -> Any:
         return None
     now, then, data = found.group(), found.group(1), None
     for _ in text.split():
+        pass
+    for _ in text.split():
         try:
             data = json.loads(now).get("x")
         except json.JSONDecodeError:

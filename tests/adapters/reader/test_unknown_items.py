@@ -452,11 +452,22 @@ def _grown_in_an_iterator(m: Any) -> Any:
     return m.ask(f"about {held}")
 
 
+def _shifted_places(m: Any) -> Any:
+    places, now, then, last = ["x", "y"], 0, 1, ""
+    words = m.ask("q").split()
+    for _ in words:
+        pass
+    for _ in words:
+        last = places[now]
+        now, then = then, 5  # raises in the third round
+    return m.ask("z"), last
+
+
 ROUNDS = [
     _shifted, _shifted_in_a_dict, _shifted_behind_a_change, _shifted_by_a_closure, _shifted_in_a_default,
     _shifted_by_an_object, _shifted_by_a_method, _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure,
     _counted_by_a_closure, _grown_by_a_method, _counted_by_an_object, _grown_in_an_iterator, _moved_on_by_a_closure,
-    _moved_on_by_a_partial, _moved_on_in_an_object,
+    _moved_on_by_a_partial, _moved_on_in_an_object, _shifted_places,
 ]  # fmt: skip
 
 
