@@ -175,8 +175,20 @@ def _logs(level: int | None, *, is_method: bool) -> Handler:
             run.raises()
         if not is_caught:
             _formatted(run, *args)
+        elif any(map(_runs_shown, texts.inside(list(args)))) or any(map(_is_used, kwargs.values())):
+            run.raises()
 
     return handle
+
+
+def _is_used(value: Any) -> bool:
+    """Whether an option is a foreign object whose code may run, such as `__index__` or `__bool__`; no error has any."""
+    return type(value) is Opaque and not foreign.is_kind_of(value.held, BaseException)
+
+
+def _runs_shown(value: Any) -> bool:
+    """Whether converting a foreign object to text runs code of the program, which may change something."""
+    return type(value) is Opaque and not texts.is_class_shown(type(value.held))
 
 
 def _formatted(run: Any, message: Any = "", *args: Any) -> None:
@@ -192,6 +204,8 @@ def _formatted(run: Any, message: Any = "", *args: Any) -> None:
 
 def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     shows(run, *args)
+    if _is_used(kwargs.get("stacklevel")):
+        run.raises()
     category = args[1] if len(args) > 1 else kwargs.get("category")
     held: Any = UserWarning if category is None else category.held if type(category) is Opaque else None
     is_known = foreign.is_class(held) and facts_of(held).kind == "exception" and foreign.is_subtype(held, Warning)

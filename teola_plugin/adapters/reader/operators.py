@@ -679,7 +679,9 @@ def del_item(run: Any, held: Any, at: Any) -> None:
 
 
 def _require_items(held: Any, at: Any, change: Callable[..., None], *value: Any) -> None:
-    """Require items that can be changed. Raises: the error of the change, Stalled."""
+    """Require items that can be changed. Raises: the error of the change, Stalled, Barrier."""
+    if isinstance_of(held, Opaque) or foreign.in_mro(type(held), f"__{change.__name__}__") is foreign.MISSING:
+        change(held, at, *value)
     if type(held) in _WITHOUT_STORES:
         may_be_index = foreign.in_mro(type(at), "__index__") is not foreign.MISSING and type(at) not in ATOMS
         if type(at) is Unknown or isinstance_of(at, Opaque) or may_be_index:

@@ -136,8 +136,11 @@ def is_shown(value: Any) -> bool:
     if kind_of(value) != "object":
         return True
     cls: Any = value.holds
-    if dataframes.is_table(cls):
-        return True
+    return dataframes.is_table(cls) or is_class_shown(cls)
+
+
+def is_class_shown(cls: type) -> bool:
+    """Whether converting an object of the class to text runs no code of the program, but for its parts."""
     return not any(is_user_code(name, foreign.in_mro(cls, name)) for name in ("__str__", "__repr__", "__format__"))
 
 

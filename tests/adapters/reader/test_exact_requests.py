@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import copy
 import dataclasses
 import decimal
@@ -344,6 +345,69 @@ def test_a_factory_of_log_records_that_the_user_wrote_may_raise(factory: Any, is
 )
 def test_what_is_written_out_as_usual_holds_up_nothing(act: Callable[[Any], Any]) -> None:
     assert asked(behind(act), {"a": 1})[1] >= 3
+
+
+APART = logging.getLogger("apart")
+
+
+class Counting:
+    """Counts how often code of the class runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __str__(self) -> str:
+        self.calls += 1
+        return "counting"
+
+    def __index__(self) -> int:
+        self.calls += 1
+        return 1
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.calls += 1
+
+    def __delitem__(self, at: Any) -> None:
+        self.calls += 1
+
+
+def stored(counting: Any) -> None:
+    try:
+        counting["key"] = 1
+    except AttributeError:
+        counting.calls = -1
+
+
+def deleted(counting: Any) -> None:
+    with contextlib.suppress(AttributeError):
+        del counting["key"]
+        return
+    counting.calls = -1
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda counting: APART.warning("%s", counting), lambda counting: APART.warning("%s %s", 1, [counting]),
+        lambda counting: warnings.warn("w", stacklevel=counting), stored, deleted,
+    ],
+)  # fmt: skip
+def test_code_of_an_objects_class_may_change_what_is_asked(
+    use: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(APART, "propagate", False)
+    monkeypatch.setattr(APART, "handlers", [logging.StreamHandler(io.StringIO())])
+
+    def node(model: Any) -> Node:
+        def ask(x: Any) -> Any:
+            counting = Counting()
+            use(counting)
+            return [model.invoke("before").content, model.invoke(f"{counting.calls} calls").content]
+
+        return ask
+
+    asked(node, {"a": 1})
 
 
 # --- iterators -------------------------------------------------------------------------------------------------------
