@@ -280,6 +280,58 @@ EXACT = [
 ]  # fmt: skip
 
 
+HELD = (
+    "(1, 2)", "range(3)", "datetime.date(2020, 1, 1)", "Decimal(1)", "Path('x')", "'abc'", "b'abc'", "frozenset('a')",
+    "{1}", "object()", "Plain()", "Holding()", "len", "[1]", "{'a': 1}", "deque([1])", "None", "itertools.count()",
+)  # fmt: skip
+CHANGES = (
+    "held[0] = 1", "held['a'] = 2", "held[:1] = [7]", "held[None] = 1", "del held[0]", "del held['b']", "del held[:]",
+    "held[0] += 1", "held.x = 1", "del held.x", "held += 1", "held['a'], other = 1, 2",
+)  # fmt: skip
+PROGRAMS = """
+import datetime, itertools
+from collections import deque
+from decimal import Decimal
+from pathlib import Path
+
+class Plain:
+    pass
+
+class Holding:
+    def __setitem__(self, key, value):
+        self.key = key
+
+    def __delitem__(self, key):
+        raise KeyError(key)
+"""
+PROGRAM = """
+def program_{}():
+    held = {}
+    try:
+        {}
+    except Exception as e:
+        return type(e).__name__
+    return 1
+"""
+
+
+def test_what_cannot_be_changed_raises_what_it_raises_in_cpython(tmp_path: Path) -> None:
+    """Unless the reader stops there."""
+    changes = [(held, change) for held in HELD for change in CHANGES]
+    bodies = [PROGRAM.format(number, *change) for number, change in enumerate(changes)]
+    path = tmp_path / "changes.py"
+    path.write_text(PROGRAMS + "".join(bodies))
+    module = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("changes", path))  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    read_whole = 0
+    for number, change in enumerate(changes):
+        program = getattr(module, f"program_{number}")
+        found = read(program)
+        assert found.barrier or found.value == program(), change
+        read_whole += not found.barrier
+    assert read_whole > len(changes) * 0.6
+
+
 @pytest.mark.parametrize("program", EXACT, ids=lambda each: each.__name__)
 def test_it_comes_to_what_it_comes_to_in_cpython(program: Callable[[], Any]) -> None:
     found = read(program)
