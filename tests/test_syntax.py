@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,12 @@ def test_a_miscount_of_cpython_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     tries.clear()
     with pytest.raises(SyntaxError):
         syntax.parse("a =")
+
+
+def test_all_text_is_parsed_so() -> None:
+    package = Path(syntax.__file__).parent
+    others = [each for each in package.rglob("*.py") if "ast.parse(" in each.read_text() and each.name != "syntax.py"]
+    assert not others
 
 
 def test_what_fails_each_time_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from teola_plugin.adapters.reader.outlets import prints
 from teola_plugin.adapters.reader.source import ANNOTATIONS, codes_in
 from teola_plugin.adapters.reader.stacks import variables_of
 from teola_plugin.adapters.source import texts_around
+from teola_plugin.syntax import parse
 
 Loop = ast.For | ast.AsyncFor
 
@@ -92,7 +93,7 @@ def _loops_in(text: str, code: types.CodeType) -> Sequence[Loop]:
     is_module = not code.co_flags & inspect.CO_NEWLOCALS
     flags = code.co_flags & ANNOTATIONS | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_module else 0)
     try:
-        tree = ast.parse(text)
+        tree = parse(text)
         if code not in codes_in(text, code.co_filename, flags) and code not in _codes_of_cell(tree, code, flags):
             return ()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
