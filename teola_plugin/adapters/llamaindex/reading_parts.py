@@ -157,6 +157,7 @@ class Parts:
         if method.endswith("get_text_embedding_batch") and is_hosted(component):  # requests of batches are not shared
             raise Barrier(f"it embeds several texts with a {name}", "embed the texts one by one")
         judges = foreign.is_kind_of(component, BaseEvaluator)
+        holds = judgement_of(component) if judges else "any"
         source = Same(component)
         exchange = Exchange(run)
         bundle = _bundle_to_embed(component, method, args, kwargs)
@@ -170,7 +171,7 @@ class Parts:
             is_sure = is_sure and (not _searches(component, method) or run.is_true(values[0]))
             is_sure = is_sure or bool(_made_of_nodes(component, method, args, kwargs))
             is_safe = may_begin and not judges and is_sure and not places
-            found = unknown_from(run, [args, dict(kwargs)], "any", is_safe=is_safe, more=frozenset([source]))
+            found = unknown_from(run, [args, dict(kwargs)], holds, is_safe=is_safe, more=frozenset([source]))
             _embed(run, bundle, found.sources)
             if foreign.is_kind_of(component, BaseEmbedding) and not places and may_begin and method.endswith(_VECTORS):
                 return embedded(run, component, found, are_several=method.endswith("batch"))
@@ -209,7 +210,6 @@ class Parts:
             act = run.begin_as_set_before(act, [component], places)
         op = "act" if may_begin else TOLD
         key = (op, source if state is None else (source, state), method, asked)
-        holds = judgement_of(component) if judges else "any"
         may_raise = judges and not never_raises(component, method, given, named)
         place = kind_of_judge(component) if judges else source
         _embed(run, bundle, frozenset([source]))  # by what raises, too

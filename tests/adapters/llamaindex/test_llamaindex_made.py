@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llama_index.core import Document, PromptTemplate, Settings, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.evaluation import AnswerRelevancyEvaluator, FaithfulnessEvaluator
+from llama_index.core.evaluation import AnswerRelevancyEvaluator, FaithfulnessEvaluator, RelevancyEvaluator
 from llama_index.core.llms import ChatMessage
 from llama_index.core.postprocessor import LLMRerank, SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -222,6 +222,21 @@ def test_judges_of_an_index_made_in_the_body_are_read_behind_it(world: World) ->
     world.service.lasts_s = 0.1
     report = asked_side_by_side(world.service, app, "no", "no", lambda app: app())
     assert report.hits + report.shared >= 3
+
+
+def test_answers_that_pass_a_judge_are_counted_in_a_loop(world: World) -> None:
+    llm, engine = world.llm(), world.index.as_query_engine(llm=world.llm())
+    faithful, relevant = FaithfulnessEvaluator(llm=llm), RelevancyEvaluator(llm=llm)
+
+    def app() -> Any:
+        passed = relevancy = 0
+        for each in ("before", "first", "second", "last"):
+            answer = engine.query(each)
+            passed += faithful.evaluate_response(response=answer).passing
+            relevancy += relevant.evaluate_response(query=each, response=answer).passing
+        return passed, relevancy
+
+    asked_side_by_side(world.service, app, "before", "last", lambda app: app())
 
 
 def test_a_reranker_made_in_the_body_asks_once(world: World) -> None:
