@@ -36,7 +36,7 @@ from langchain_core.runnables.configurable import (
 )
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-from teola_plugin.adapters import Call, Calls
+from teola_plugin.adapters import Call, Calls, interception
 from teola_plugin.adapters.langchain import generators
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
@@ -338,9 +338,13 @@ def _taker(twin: Any, options: Mapping[str, Any] | None) -> Taker | None:
     if options is None or vars(twin)[_CALLS].traced.follow is None:
         return None
     reader: types.FrameType | None = sys._getframe(2)
-    while reader is not None and reader.f_code.co_filename == generators.__file__:
+    while reader is not None and reader.f_code.co_filename in _PASSING_ON:
         reader = reader.f_back
     return None if reader is None else taker_at(reader, twin, options)
+
+
+_PASSING_ON = (generators.__file__, interception.__file__)
+"""Modules whose generators take an item of a stream only when the caller takes one."""
 
 
 def _open(

@@ -373,6 +373,22 @@ def test_what_a_loop_may_stop_or_change_is_not_certain(name: str) -> None:
     assert optimized(fast).reports[-1].hits == 0
 
 
+def test_a_loop_in_an_optimized_function_takes_the_whole_stream() -> None:
+    model = Waiting()
+    nodes: Any = {
+        "a": lambda s: {"a": model.invoke(f"first {s['q']}").content},
+        "b": lambda s: {"b": model.invoke(f"second {s['q']}").content},
+    }
+    app = optimize(built(nodes, (START, "a"), ("a", "b")).compile())
+
+    def answer(question: str) -> None:
+        for output in app.stream({"q": question}):
+            print(output)
+
+    optimize(answer)("x")
+    assert model._met == [True]
+
+
 def test_no_long_file_is_compiled_while_a_stream_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     found.clear()
     for length in (0, LONGEST_TEXT):
