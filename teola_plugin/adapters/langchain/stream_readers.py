@@ -133,9 +133,8 @@ class _Statements:
     def __init__(self, frame: types.FrameType, *, is_of_updates: bool) -> None:
         self._code = code = frame.f_code
         self._globals = frame.f_globals
-        is_function = code.co_flags & inspect.CO_NEWLOCALS
-        names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-        self._locals = variables_of(frame, names) if is_function else self._globals
+        self._own = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        self._locals = variables_of(frame, self._own) if code.co_flags & inspect.CO_NEWLOCALS else self._globals
         self._is_of_updates = is_of_updates
         self._items: set[str] = set()
         self._keys: set[str] = set()
@@ -164,7 +163,7 @@ class _Statements:
                     self._call(call)
                 case ast.Assign([target], value):
                     self._value(value)
-                    self._is_of_stream(value)
+                    self._take(value)
                     self._store(target)
                 case ast.If(test, body, orelse):
                     self._test(test)
@@ -246,15 +245,13 @@ class _Statements:
 
     def _show(self, node: ast.expr) -> None:
         """Note that a value is converted to text. Raises: _MayStop, if code of the program may do that."""
-        self._shows |= self._is_of_stream(node)
+        self._take(node)
+        self._shows |= isinstance(node, ast.Name) and node.id in self._stored - self._keys
 
-    def _is_of_stream(self, node: ast.expr) -> bool:
-        """Whether a value is a part of the stream; others have to be atoms. Raises: _MayStop."""
-        if not isinstance(node, ast.Name) or node.id in self._keys:
-            return False
-        if node.id not in self._bound:
+    def _take(self, node: ast.expr) -> None:
+        """Require that a value is an atom, or made by the stream. Raises: _MayStop."""
+        if isinstance(node, ast.Name) and node.id not in self._bound | self._keys:
             _require(is_atom(self._now(node.id)))
-        return node.id in self._stored
 
     def _test(self, node: ast.expr) -> None:
         """Require that a condition raises nothing, and is a comparison of keys with texts."""
@@ -270,8 +267,7 @@ class _Statements:
                 raise _MayStop
 
     def _has(self, name: str) -> bool:
-        is_local = name in (*self._code.co_varnames, *self._code.co_cellvars, *self._code.co_freevars)
-        return name in self._locals if is_local else name in self._globals or hasattr(builtins, name)
+        return name in self._locals if name in self._own else name in self._globals or hasattr(builtins, name)
 
     def _now(self, name: str) -> Any:
         return self._locals.get(name, self._globals.get(name, getattr(builtins, name, None)))

@@ -97,11 +97,15 @@ def _most_within(text: str, character: str, width: int) -> int:
     return most
 
 
+def _tree_of(pattern: re.Pattern[Any]) -> Any:
+    return regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
+
+
 class _Shape:
     """The parts of a pattern that decide the time: repeated single characters, and whether there are harder repeats."""
 
     def __init__(self, pattern: re.Pattern[Any]) -> None:
-        tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
+        tree = _tree_of(pattern)
         self.is_hard = False
         self.segments = [_Segment()]
         self._flags = pattern.flags
@@ -172,7 +176,7 @@ def _shape(pattern: re.Pattern[Any]) -> _Shape | None:
 def groups_of(pattern: re.Pattern[Any]) -> frozenset[int]:
     """Return the groups that are part of each match of the pattern."""
     try:
-        return frozenset([0, *_certain(regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG))])
+        return frozenset([0, *_certain(_tree_of(pattern))])
     except Exception:  # of the parser's: a pattern of another version
         return frozenset([0])
 
@@ -191,21 +195,20 @@ def _certain(tree: Any) -> Iterator[int]:
 def opening_of(pattern: re.Pattern[Any], number: int) -> str:
     """Return the bracket with which each match of a group begins but for white space; "" for another beginning."""
     try:
-        tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
+        tree = _tree_of(pattern)
     except Exception:  # of the parser's: a pattern of another version
         return ""
-    return next((_opening(each) for each in _bodies(tree, number)), "").strip()
+    bodies = _bodies(tree, number) if number else [tree]
+    return next(map(_opening, bodies), "").strip()
 
 
 def _bodies(tree: Any, number: int) -> Iterator[Any]:
     """Yield the part of a pattern that is a group; of no group inside of an alternative or a condition."""
-    if number == 0:
-        yield tree
     for op, argument in tree:
         if op is regex.SUBPATTERN and argument[0] == number:
             yield argument[-1]
         elif op is regex.SUBPATTERN or op in _REPEATS:
-            yield from _bodies(argument[-1], number or -1)
+            yield from _bodies(argument[-1], number)
 
 
 _SPACE = " "

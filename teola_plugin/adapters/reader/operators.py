@@ -622,10 +622,6 @@ def _all_texts(held: Any) -> bool:
     return all(type(each) is str for each in (held.values() if type(held) is dict else held))
 
 
-_WITHOUT_STORES = (str, bytes, tuple, int, float, bool, type(None), frozenset)
-"""Classes whose objects have items that cannot be replaced, or none."""
-
-
 def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) -> None:
     """Store `held[at] = value`. `is_new`: if the value is a list, nothing else holds it."""
     if type(held) is dataframes.OfPandas:
@@ -680,9 +676,9 @@ def del_item(run: Any, held: Any, at: Any) -> None:
 
 def _require_items(held: Any, at: Any, change: Callable[..., None], *value: Any) -> None:
     """Require items that can be changed. Raises: the error of the change, Stalled, Barrier."""
-    if isinstance_of(held, Opaque) or foreign.in_mro(type(held), f"__{change.__name__}__") is foreign.MISSING:
+    if isinstance_of(held, Opaque):
         change(held, at, *value)
-    if type(held) in _WITHOUT_STORES:
+    if foreign.in_mro(type(held), f"__{change.__name__}__") is foreign.MISSING:
         may_be_index = foreign.in_mro(type(at), "__index__") is not foreign.MISSING and type(at) not in ATOMS
         if type(at) is Unknown or isinstance_of(at, Opaque) or may_be_index:
             raise Stalled("it changes an item of a value without any, and it is not known at what place")

@@ -43,9 +43,9 @@ from teola_plugin.adapters.reader.table import (
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
+    BracketPlace,
     Lazy,
     Opaque,
-    Place,
     Undecided,
     Unknown,
     isinstance_of,
@@ -503,7 +503,7 @@ _BRACKETS = {"{": "}", "[": "]"}
 def _placed(found: Unknown, text: Unknown, name: str, args: Arguments) -> Unknown:
     """Note of a number that it is the place of a bracket."""
     if name in _PLACES and len(args) == 1 and type(args[0]) is str and args[0] in (*_BRACKETS, *_BRACKETS.values()):
-        found.of = Place(text, args[0], name)
+        found.of = BracketPlace(text, args[0], name)
     return found
 
 
@@ -523,9 +523,9 @@ def opening_between(text: Unknown, at: slice) -> str | None:
     `text[text.find("{") : text.rfind("}") + 1]` is "" or "}" where there is no "{".
     """
     start, end = (each.of if type(each) is Unknown else None for each in (at.start, at.stop))
-    if at.step is not None or type(start) is not Place or start.is_behind or start.text is not text:
+    if at.step is not None or type(start) is not BracketPlace or start.is_behind or start.text is not text:
         return None
     if start.bracket not in _BRACKETS:
         return None
-    is_end = type(end) is Place and end.text is text and end.bracket == _BRACKETS[start.bracket]
+    is_end = type(end) is BracketPlace and end.text is text and end.bracket == _BRACKETS[start.bracket]
     return start.bracket if is_end or start.name in ("index", "rindex") else None

@@ -29,7 +29,7 @@ from teola_plugin.adapters.reader.table import is_text, kind_of, may_be_shared, 
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
-    Place,
+    BracketPlace,
     Stalled,
     Undecided,
     Unknown,
@@ -256,7 +256,7 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     if name in ("/", "//", "%") and not run.is_true(b):
         return run.unknown(a, b, holds=holds, error=ZeroDivisionError if is_safe else ArithmeticError)  # type: ignore[no-any-return]
     made: Unknown = run.unknown(a, b, holds=holds, is_safe=is_safe, error=OverflowError)
-    if type(a) is Unknown and type(a.of) is Place and name == "+" and type(b) is int and b == 1:
+    if type(a) is Unknown and type(a.of) is BracketPlace and name == "+" and type(b) is int and b == 1:
         made.of = dataclasses.replace(a.of, is_behind=True)
     made.is_true = amounts.is_positive(name, a, b, (run.is_true(a), run.is_true(b)))
     return made

@@ -139,9 +139,9 @@ class Unknown:
     value raises. `items`: the items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a
     list that the program may also know by another name. `is_dict`: certainly a dict, with items that are not known.
     `is_true`: certainly counts as true. `of`: of a flag or a number, what it shows of another value (see
-    `heap.Heap.shown`), or the number that an index is below, or the `Place` in a text; of a text, the bracket ("{" or
-    "[") with which it begins, if not white space; of a match, the pattern; of the present time, its zone; of a caught
-    error, BaseException.
+    `heap.Heap.shown`), or the number that an index is below, or the `BracketPlace` in a text; of a text, the bracket
+    ("{" or "[") with which it begins, if not white space; of a match, the pattern; of the present time, its zone; of a
+    caught error, BaseException.
     `over`: of an iterator, a list or a view, how the items are made, and of what; or the kind of each item; see
     `heap.Heap.item_of`.
     """
@@ -163,7 +163,7 @@ class Unknown:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class BracketPlace:
     """The place of a bracket in an unknown text, as found by `name` ("find", ...), or the place behind the bracket."""
 
     text: Unknown
