@@ -2,7 +2,8 @@
 
 Running ahead takes CPU time from the framework's own run. The cost is worthwhile if replies came sooner by more than
 the cost, or if a prompt was prefilled early. After several calls in a row without either gain, the pipeline is left to
-the framework for a number of calls; then one call tries again.
+the framework for a number of calls; then one call tries again. Calls side by side count once: those which began before
+the last useless call had ended are no further evidence.
 
 How much sooner replies came is an estimate, which takes a delay by our own CPU time for a gain. A small gain is
 therefore checked: single calls rest, and are compared with the calls before and after.
@@ -56,8 +57,10 @@ class Worth:
     """The judgement of one pipeline, changed by calls of any thread without a lock: a lost count costs one more try."""
 
     useless: int = 0
+    useless_s: float = 0.0
     resting: int = 0
     rest_calls: int = REST_CALLS
+    is_trying: bool = False
     slower: int = 0
     until_check: int = CALLS_BEFORE_CHECK
     unchecked_calls: int = UNCHECKED_CALLS
@@ -71,6 +74,9 @@ class Worth:
         if self.resting > 0:
             self.resting -= 1  # of two threads at once, the second may go below zero
             return False
+        if self.is_trying:  # one call alone, of several side by side
+            self.resting = self.rest_calls
+            return True
         return not self.is_checking or self.rested_s > 0.0
 
     def judge(self, report: Report) -> None:
@@ -82,22 +88,25 @@ class Worth:
             return
         was_idle, self.was_idle = self.was_idle, is_idle
         if is_idle and not was_idle:  # one that only resumes, say, between calls that ask
+            self.resting = 0
             return
         self.until_check -= 1
         least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
         if not report.prefills and report.gained_s < least_s:
-            self._count_useless(1 if report.hits else HITLESS)
+            self._count_useless(report, 1 if report.hits else HITLESS)
         elif not report.prefills and report.gained_s < CHECKED_GAIN * took_s and self._is_slower(took_s):
-            self._count_useless(PATIENCE_CALLS)
+            self._count_useless(report, PATIENCE_CALLS)
         else:
-            self.useless = 0
+            self.useless, self.resting, self.is_trying = 0, 0, False
             self.rest_calls = self.rest_calls if self.slower else REST_CALLS
 
-    def _count_useless(self, calls: int) -> None:
-        self.is_checking = False
+    def _count_useless(self, report: Report, calls: int) -> None:
+        if report.started_s < self.useless_s:
+            return
+        self.useless_s, self.is_checking = report.ended_s, False
         self.useless += calls
         if self.useless >= PATIENCE_CALLS:
-            self.useless, self.resting = PATIENCE_CALLS - 1, self.rest_calls
+            self.useless, self.resting, self.is_trying = PATIENCE_CALLS - 1, self.rest_calls, True
             self.rest_calls = min(2 * self.rest_calls, MOST_REST_CALLS)
 
     def _is_slower(self, took_s: float) -> bool:

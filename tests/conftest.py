@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     asyncio.set_event_loop(None)  # as after `asyncio.run`: otherwise LlamaIndex makes one here that nobody closes
     gc.set_threshold(0)
     # Engines that answer at once leave no time to run ahead in, and nothing is gained from them.
-    processor.limit = math.inf
+    processor.limits = (math.inf, math.inf)
     places.REST_VISITS = 0
     worth.PATIENCE_CALLS, worth.CHECKED_GAIN = sys.maxsize, 0.0
 

@@ -9,7 +9,7 @@ import pytest
 from langgraph.graph import START
 
 from teola_plugin import optimize, optimized, processor
-from teola_plugin.processor import BUSY, STALE_S, WINDOW_S, Processor
+from teola_plugin.processor import AGAIN_S, BUSY, FREE, STALE_S, WINDOW_S, Processor
 from tests.adapters.langgraph.test_langgraph import A, D, built
 
 
@@ -59,13 +59,34 @@ def test_calls_that_wait_leave_it_free(clocks: Clocks) -> None:
     judge = Processor()
     assert not called(judge, clocks, 2 * WINDOW_S, share=BUSY - 0.1)
     assert called(judge, clocks, 2 * WINDOW_S, share=BUSY + 0.1)
-    assert not called(judge, clocks, 2 * WINDOW_S, share=BUSY - 0.1)
+    assert called(judge, clocks, 2 * WINDOW_S, share=BUSY - 0.1)  # less would be free, were there nothing at rest
+    assert not called(judge, clocks, 2 * WINDOW_S, share=FREE - 0.1)
+
+
+def test_it_is_tried_again_after_a_while_whether_a_busy_process_has_time(clocks: Clocks) -> None:
+    judge = Processor()
+    assert called(judge, clocks, WINDOW_S)
+    calls = [called(judge, clocks, WINDOW_S, share=BUSY - 0.1) for _ in range(int(1.5 * AGAIN_S / WINDOW_S))]
+    assert calls.count(True) == AGAIN_S / WINDOW_S - 1
+    assert not calls[-1]
+
+
+def test_calls_side_by_side_leave_less_time(clocks: Clocks) -> None:
+    judge = Processor()
+    assert not called(judge, clocks, WINDOW_S, share=BUSY - 0.1)
+    judge.begin()
+    assert called(judge, clocks, WINDOW_S, share=BUSY - 0.1)
+    clocks.go_on(WINDOW_S, share=0)
+    judge.end()
+    assert not judge.is_busy
+    assert not called(judge, clocks, WINDOW_S, share=BUSY - 0.1)  # one call at a time again
 
 
 def test_a_judgement_is_forgotten(clocks: Clocks) -> None:
     judge = Processor()
     assert called(judge, clocks, WINDOW_S)
-    clocks.go_on(STALE_S)
+    clocks.go_on(1.1 * STALE_S)
+    judge.begin()
     assert not judge.is_busy
 
 
@@ -101,9 +122,9 @@ def test_local_models_do_not_count(clocks: Clocks) -> None:
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    limit, processor.processor.limit = processor.processor.limit, -1.0
+    limits, processor.processor.limits = processor.processor.limits, (-1.0, -1.0)
     yield
-    processor.processor.limit = limit
+    processor.processor.limits = limits
 
 
 def test_calls_of_a_busy_process_are_left_to_the_framework(busy: None) -> None:

@@ -37,13 +37,19 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("teola_plugin.worth.CHECKED_GAIN", CHECKED_GAIN)
 
 
+def judge(worth: Worth, report: Report) -> None:
+    """Judge a call which began after all earlier ones had ended."""
+    later_s = worth.useless_s
+    worth.judge(replace(report, started_s=report.started_s + later_s, ended_s=report.ended_s + later_s))
+
+
 def runs(*reports: Report) -> list[bool]:
-    """Which of so many calls ran ahead."""
+    """Which of so many calls, in turn, ran ahead."""
     worth, ran = Worth(), []
     for report in reports:
         ran.append(worth.is_worth())
         if ran[-1]:
-            worth.judge(report)
+            judge(worth, report)
     return ran
 
 
@@ -63,12 +69,42 @@ def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
     worth = Worth()
     for _ in range(20):
         worth.resting = 0
-        worth.judge(USELESS)
+        judge(worth, USELESS)
     assert worth.resting == MOST_REST_CALLS
-    worth.judge(USEFUL)
+    judge(worth, USEFUL)
     for _ in range(PATIENCE_CALLS):
-        worth.judge(USELESS)
+        judge(worth, USELESS)
     assert worth.resting == REST_CALLS
+
+
+def test_calls_side_by_side_count_once() -> None:
+    """Eight calls at once, of which each is the first one, are no more evidence than one."""
+    worth = Worth()
+    assert [worth.is_worth() for _ in range(8)] == [True] * 8
+    for at in range(8):
+        worth.judge(replace(USELESS, ended_s=8.0 + at))
+    assert worth.is_worth()
+    assert worth.useless == 1
+
+
+def test_one_call_of_several_side_by_side_tries_again_after_a_rest() -> None:
+    worth = Worth()
+    for _ in range(PATIENCE_CALLS):
+        judge(worth, USELESS)
+    tries = [worth.is_worth() for _ in range(3 * REST_CALLS + 2)]
+    assert tries == [*[False] * REST_CALLS, True, *[False] * 2 * REST_CALLS, True]
+    judge(worth, USEFUL)
+    assert [worth.is_worth() for _ in range(8)] == [True] * 8
+
+
+def test_a_call_that_tries_again_and_asks_for_nothing_tells_nothing() -> None:
+    worth = Worth()
+    for _ in range(PATIENCE_CALLS):
+        judge(worth, USELESS)
+    worth.resting = 0
+    assert worth.is_worth()
+    judge(worth, Report(ended_s=0.1))
+    assert worth.is_worth()
 
 
 def test_it_rests_sooner_after_calls_without_a_hit() -> None:
@@ -94,7 +130,7 @@ def checked(ahead_s: float, at_rest_s: float, *, calls: int, share: float = 0.1)
     for _ in range(calls):
         ran.append(worth.is_worth())
         took_s = ahead_s if ran[-1] else at_rest_s
-        worth.judge(Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1]))
+        judge(worth, Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1]))
     return ran
 
 
@@ -105,7 +141,7 @@ def test_a_call_that_asks_is_not_compared_with_one_that_asks_for_nothing() -> No
         ran.append(worth.is_worth())
         took_s = 0.1 if at % 2 else 1.0 if ran[-1] else 1.05
         asks = Report(hits=3, gained_s=0.1 * took_s)
-        worth.judge(replace(Report() if at % 2 else asks, ended_s=took_s, rested=not ran[-1]))
+        judge(worth, replace(Report() if at % 2 else asks, ended_s=took_s, rested=not ran[-1]))
     assert 4 < sum(not each for each in ran) < 12
     assert ran[-4:] == [True] * 4
 
@@ -147,7 +183,7 @@ def test_calls_of_different_lengths_are_compared_with_both_neighbours() -> None:
         is_ahead = worth.is_worth()
         rested += not is_ahead
         took_s = (1.0 if is_ahead else 1.05) * (1 + 0.08 * at)
-        worth.judge(Report(hits=3, gained_s=0.1 * took_s, ended_s=took_s, rested=not is_ahead))
+        judge(worth, Report(hits=3, gained_s=0.1 * took_s, ended_s=took_s, rested=not is_ahead))
     assert rested == 2
 
 
