@@ -46,10 +46,11 @@ def main(
     search_ms: Annotated[float, typer.Option()] = 200,
     speculate: Annotated[str, typer.Option(help="As of `optimize`.")] = "",
     side_by_side: Annotated[int, typer.Option(help="Measure so many calls side by side instead, 0 ms models.")] = 0,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Side by side, too, models take their times.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as JSON lines.")] = False,
 ) -> None:
     """Print one row for each application, then a summary."""
-    if side_by_side:
+    if side_by_side and not waiting:
         chat_ms = embed_ms = search_ms = 0
     settings = Settings(
         str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate, side_by_side

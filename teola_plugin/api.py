@@ -226,11 +226,11 @@ class OptimizedPipeline:
         if routes.end(asked, report.wasted):
             self.wake()
         elif not (report.rested or routes.is_learning):
-            self._worth.judge(report)
+            self._worth.judge(report, processor.side_by_side)
         self._ended(report, listeners)
 
     def _judged(self, report: Report, listeners: Sequence[Listener]) -> None:
-        self._worth.judge(report)
+        self._worth.judge(report, processor.side_by_side)
         self._ended(report, listeners)
 
     def _ended(self, report: Report, listeners: Sequence[Listener]) -> None:

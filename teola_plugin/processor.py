@@ -57,7 +57,7 @@ class Processor:
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._under_way = 0
-        self._overlapped = False
+        self._most = self._most_before = 0
         self._models_s = 0.0
         self._wall_s = self._cpu_s = 0.0
         self._last = (0.0, 0.0)
@@ -72,6 +72,11 @@ class Processor:
     def has_one_call(self) -> bool:
         """Whether a single call is running."""
         return self._under_way == 1
+
+    @property
+    def side_by_side(self) -> int:
+        """The most calls that were running at once in the present window and the last one."""
+        return max(self._most, self._most_before)
 
     def begin(self) -> None:
         """A call begins."""
@@ -102,14 +107,15 @@ class Processor:
                 self._busy_until_s = 0.0
             self._last = now
             self._under_way += change
-            self._overlapped |= self._under_way > 1
+            self._most = max(self._most, self._under_way)
 
     def _judge(self, now_s: float, share: float) -> None:
-        if share > self.limits[self._overlapped]:
+        if share > self.limits[self._most > 1]:
             self._busy_until_s = now_s + AGAIN_S
         elif share < FREE:
             self._busy_until_s = 0.0
-        self._overlapped, self._wall_s, self._cpu_s = self._under_way > 1, 0.0, 0.0
+        self._wall_s = self._cpu_s = 0.0
+        self._most, self._most_before = self._under_way, self._most
 
 
 processor = Processor()

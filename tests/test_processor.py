@@ -71,6 +71,22 @@ def test_it_is_tried_again_after_a_while_whether_a_busy_process_has_time(clocks:
     assert not calls[-1]
 
 
+def test_how_many_calls_were_side_by_side_is_known_for_another_window(clocks: Clocks) -> None:
+    judge = Processor()
+    assert judge.side_by_side == 0
+    for _ in range(3):
+        judge.begin()
+    clocks.go_on(WINDOW_S)
+    for _ in range(3):
+        judge.end()
+    assert judge.side_by_side == 3
+    called(judge, clocks, 0.5 * WINDOW_S)
+    assert judge.side_by_side == 3
+    called(judge, clocks, WINDOW_S)
+    called(judge, clocks, WINDOW_S)
+    assert judge.side_by_side == 1
+
+
 def test_calls_side_by_side_leave_less_time(clocks: Clocks) -> None:
     judge = Processor()
     assert not called(judge, clocks, WINDOW_S, share=BUSY - 0.1)

@@ -15,7 +15,7 @@ from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
 from teola_plugin.worth import CALLS_BEFORE_CHECK, CHECKS, MOST_REST_CALLS, REST_CALLS, UNCHECKED_CALLS, Worth
-from tests.conftest import CHECKED_GAIN, PATIENCE_CALLS
+from tests.conftest import CHECKED_CALLS, CHECKED_GAIN, PATIENCE_CALLS
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
 CHECKED = pytest.mark.usefixtures("checks")
@@ -33,14 +33,15 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small gains are checked in the test, unlike in other tests."""
+    """Gains are checked in the test, unlike in other tests."""
     monkeypatch.setattr("teola_plugin.worth.CHECKED_GAIN", CHECKED_GAIN)
+    monkeypatch.setattr("teola_plugin.worth.CHECKED_CALLS", CHECKED_CALLS)
 
 
-def judge(worth: Worth, report: Report) -> None:
+def judge(worth: Worth, report: Report, calls: int = 1) -> None:
     """Judge a call which began after all earlier ones had ended."""
     later_s = worth.useless_s
-    worth.judge(replace(report, started_s=report.started_s + later_s, ended_s=report.ended_s + later_s))
+    worth.judge(replace(report, started_s=report.started_s + later_s, ended_s=report.ended_s + later_s), calls)
 
 
 def runs(*reports: Report) -> list[bool]:
@@ -156,6 +157,18 @@ def test_a_small_gain_that_is_none_beside_calls_at_rest_rests() -> None:
 
 
 @CHECKED
+def test_any_gain_of_calls_side_by_side_is_checked() -> None:
+    """The estimate of a gain counts the delays of calls by each other."""
+    for calls in (1, CHECKED_CALLS):
+        worth, ran = Worth(), []
+        for _ in range(CALLS_BEFORE_CHECK + 2 * CHECKS + 1):
+            ran.append(worth.is_worth())
+            took_s = 1.0 if ran[-1] else 0.9
+            judge(worth, Report(hits=3, gained_s=3.0, ended_s=took_s, rested=not ran[-1]), calls)
+        assert ran[-1] is (calls == 1)
+
+
+@CHECKED
 def test_calls_that_end_before_any_call_at_rest_are_no_check() -> None:
     """Calls side by side: several had begun before the first check."""
     worth = Worth()
@@ -226,7 +239,15 @@ def test_a_pipeline_that_is_parallel_by_itself_is_left_alone_and_one_in_turn_is_
         assert "nothing ran ahead" not in measured
 
 
-def test_it_rests_under_concurrent_calls_too() -> None:
+def test_it_rests_under_concurrent_calls_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+
+    class Counting(Worth):
+        def judge(self, report: Report, calls: int = 1) -> None:
+            counts.append(calls)
+            super().judge(report, calls)
+
+    monkeypatch.setattr("teola_plugin.api.Worth", Counting)
     ask = EngineLLM(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=12)
     plain = chain(ask, in_turn=False)
     fast = optimize(plain)
@@ -234,3 +255,4 @@ def test_it_rests_under_concurrent_calls_too() -> None:
         answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(40)))
     assert answers == {plain.invoke({"q": "why"})}
     assert any(report.rested for report in optimized(fast).reports)
+    assert 1 < max(counts) <= 4

@@ -189,7 +189,7 @@ def test_searches_of_the_framework_count_as_answers_of_the_search_engine(service
     fast, breaker = optimize(app_of(service, _two())), providers.provider(provider_of_tool(_two()))._breaker
     fast.invoke({})  # a pipeline rests after calls that were read
     before = breaker.successes
-    optimized(fast)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda report: None)  # type: ignore[assignment]
+    optimized(fast)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda *report: None)  # type: ignore[assignment]
     fast.invoke({})
     assert breaker.successes == before + 3
 

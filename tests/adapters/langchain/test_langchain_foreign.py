@@ -303,7 +303,7 @@ def test_so_is_a_call_of_a_resting_pipeline() -> None:
     service = Service(refuse="x")
     step = ask("{q}") | openai(service) | StrOutputParser()
     chain = optimize(RunnablePassthrough.assign(a=step) | RunnablePassthrough.assign(b=step))
-    optimized(chain)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda report: None)  # type: ignore[assignment]
+    optimized(chain)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda *report: None)  # type: ignore[assignment]
     assert refused_in_company(service, chain) == {"q": "x", "a": "<x>", "b": "<x>"}
     assert service.made == ["x"] * 3
     assert report_of(chain).rested
