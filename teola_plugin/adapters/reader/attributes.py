@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import types
 from typing import Any
 
@@ -24,7 +23,15 @@ from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.changes import is_of_program
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
-from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_kind_of, namespace_of
+from teola_plugin.adapters.reader.foreign import (
+    MISSING,
+    describe,
+    in_mro,
+    is_class,
+    is_environment,
+    is_kind_of,
+    namespace_of,
+)
 from teola_plugin.adapters.reader.heap import FUNCTION
 from teola_plugin.adapters.reader.instances import type_of
 from teola_plugin.adapters.reader.made_classes import is_made_by_reader
@@ -270,7 +277,7 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return method
     if (method := natives_files.attribute(value, name)) is not None:
         return method
-    if held is os.environ and name == "get":
+    if name == "get" and is_environment(held):
         return Callee(_environment, name)
     if name == "flush" and outlets.flushes(held):
         return Callee(_flush, name)
@@ -297,9 +304,7 @@ def _array_attribute(run: Any, value: Opaque, name: str) -> Any:
 
 
 def _environment(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    run.require_known(*args, *kwargs.values())
-    run.require_environment()
-    return os.environ.get(*args, **kwargs)
+    return run.environment(*args, *kwargs.values()).get(*args, **kwargs)
 
 
 def _flush(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

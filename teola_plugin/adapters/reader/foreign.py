@@ -13,6 +13,7 @@ import enum
 import fractions
 import itertools
 import operator
+import os
 import re
 import sys
 import types
@@ -333,6 +334,11 @@ LIBRARIES = words(
     "llama_index llama_index_instrumentation dataclasses_json annotated_types openai"
 )  # fmt: skip
 """Packages whose classes run no user code, unless the user passes some in."""
+
+
+def is_environment(value: object) -> bool:
+    """Whether a value holds the environment variables of the process."""
+    return value is os.environ and type(value) is os._Environ
 
 
 def is_in_library(module: str) -> bool:

@@ -115,7 +115,7 @@ def _exponent(run: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _environment(run: Any, *args: Any, **kwargs: Any) -> None:
-    run.require_environment()
+    run.environment()
 
 
 _DIGITS = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)

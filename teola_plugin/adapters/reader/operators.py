@@ -6,7 +6,6 @@ Each returns CPython's result or `Unknown`, or raises `Undecided` or `Barrier`.
 from __future__ import annotations
 
 import operator
-import os
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -412,7 +411,7 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if type(b) is dataframes.OfPandas:
         return dataframe_uses.contains(run, b, a) is is_in
     if isinstance_of(b, Opaque):
-        return a in b
+        return (a in run.environment(a)) is is_in if foreign.is_environment(b.held) else a in b
     if is_unknown(run, b):
         is_hashable = is_key(a)
         is_safe = (kind in (list, deque) and not _may_compare_arrays(run, a, b)) or (
@@ -597,10 +596,8 @@ _FOUND = ("document", "found node", "text node")
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
     if type(held) is dataframes.OfPandas:
         return dataframe_uses.subscript(run, held, at)
-    if held.held is os.environ and type(held.held) is os._Environ:
-        run.require_known(at)
-        run.require_environment()
-        return held.held[at]
+    if foreign.is_environment(held.held):
+        return run.environment(at)[at]
     found = hints.subscripted(run, held, at)
     if found is None:
         raise Barrier(f"it reads an item of {shown(held)}")

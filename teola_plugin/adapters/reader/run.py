@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -431,13 +432,16 @@ class Run(Heap):
         elif self.may_be_forgotten(value):
             self._change(id(value), value, what, is_shared=True)
 
-    def require_environment(self) -> None:
-        """Require the environment variables from before the framework's run. Raises: Barrier."""
+    def environment(self, *used: Any) -> os._Environ[str]:
+        """Return the environment variables from before the framework's run, for use with known values.
+
+        Raises: Barrier.
+        """
+        self.require_known(*used)
         notes = self._notes
-        if notes is None:
-            return
-        if not notes.has_environment or (self.is_beside_unread and notes.may_change_environment):
+        if notes and (not notes.has_environment or (self.is_beside_unread and notes.may_change_environment)):
             raise Barrier("environment variables have been changed already")
+        return os.environ
 
     def _load_noted(self, value: Any) -> Any:
         """Return the reader's copy of a value that notes should tell about."""

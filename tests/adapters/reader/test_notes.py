@@ -318,7 +318,13 @@ def test_beyond_a_number_nothing_is_trusted(monkeypatch: pytest.MonkeyPatch) -> 
     assert not is_same(Notes([uses_box]), Box(), "topic")
 
 
-@pytest.mark.parametrize("text", ["ENV.get('TEOLA_TEST')", "ENV['TEOLA_TEST']", "os.getenv('TEOLA_TEST')"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ENV.get('TEOLA_TEST')", "ENV['TEOLA_TEST']", "os.getenv('TEOLA_TEST')", "'a' if 'TEOLA_TEST' in ENV else 'b'",
+        "'b' if 'TEOLA_TEST' not in ENV else 'a'", "'a' if 'TEOLA_OTHER' not in ENV else 'b'",
+    ],
+)  # fmt: skip
 def test_a_changed_environment_is_not_read(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEOLA_TEST", "a")
     read = module_of(f"import os\nENV = os.environ\ndef read():\n    return {text}\n", tmp_path / "read.py").read
