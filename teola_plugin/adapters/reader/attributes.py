@@ -14,6 +14,7 @@ from teola_plugin.adapters.reader import (
     foreign,
     methods,
     natives_files,
+    natives_rich,
     natives_tokens,
     outlets,
     record_methods,
@@ -277,9 +278,11 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return method
     if (method := natives_files.attribute(value, name)) is not None:
         return method
+    if (method := natives_rich.attribute(value, name)) is not None:
+        return method
     if name == "get" and is_environment(held):
         return Callee(_environment, name)
-    if name == "flush" and outlets.flushes(held):
+    if name == "flush" and outlets.flushes(run, held):
         return Callee(_flush, name)
     facts = facts_of(kind)
     if name == "__class__" and foreign.has_plain_lookup(kind):

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, natives_files, operators
+from teola_plugin.adapters.reader import foreign, natives_files, natives_rich, operators
 from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
@@ -50,11 +50,11 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
     if enter is not None and leave is not None:
         return _between(frame, context, enter, leave, within, is_async=is_async)
     run = frame[RUN]
-    locks = run.locks
+    locks, lives = run.locks, run.lives
     try:
         return within(_entered(run, context))
     finally:
-        run.locks = locks
+        run.locks, run.lives = locks, lives
         if type(context) is Opaque and type(context.held) is natives_files.Output:
             natives_files.leave(run, context)
 
@@ -184,11 +184,14 @@ def _between(
 def _entered(run: Any, context: Any) -> Any:
     """Return the value of `name` in `with context as name`. Raises: Barrier if leaving the context has effects.
 
-    A lock is held until `run.locks` is put back.
+    A lock is held until `run.locks` is put back, and a display of rich's shown until `run.lives` is.
     """
     held = context.held if type(context) is Opaque else None
     if held is None or isinstance_of(held, Opaque):
         raise Barrier("it uses a with statement")
+    if natives_rich.is_live(context):
+        run.lives += 1
+        return context
     kind = type(held)
     if any(kind is each for each in _LOCKS):
         run.locks += 1

@@ -53,7 +53,7 @@ def method_of(graph_class: Any, function: Any) -> Handler | None:
     return _adding(name) if name in _NODES else None
 
 
-def of_function(function: types.FunctionType) -> Handler | None:
+def native_of(function: types.FunctionType) -> Handler | None:
     """Return the handler of a method that is called for a graph which the program did not make."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

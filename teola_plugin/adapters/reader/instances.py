@@ -91,7 +91,7 @@ def type_of(run: Any, value: Any) -> Any:
         held = _HELD.get(value.holds) if type(value.holds) is str else None
         return run.load(held) if held is not None else run.unknown(value, is_safe=True)
     if isinstance_of(value, Opaque):
-        if isinstance_of(value.held, Opaque) or type(value.held) is Stale:
+        if isinstance_of(value.held, Opaque) or isinstance_of(value.held, Stale):
             raise Barrier("it asks for the type of a function or coroutine")
         return run.load(type(value.held))
     if type(value) is Lazy:

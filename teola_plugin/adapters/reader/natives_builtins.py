@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -55,13 +56,13 @@ from teola_plugin.adapters.reader.table import (
 )
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
-    STALE,
     Arguments,
     Barrier,
     Callee,
     Handler,
     Lazy,
     Opaque,
+    Stale,
     Undecided,
     Unknown,
     isinstance_of,
@@ -430,6 +431,8 @@ def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     is_sure = natives_files.encodes(file.held, written) if file is not None else outlets.prints(written)
     if not all(map(is_text, filter(None, around))) or not is_sure:
         run.raises()
+    if kwargs.get("flush", False) is not False and not outlets.flushes(run, sys.stdout):
+        run.raises()
 
 
 _IN_ASCII = (int, float, bool, type(None))
@@ -471,7 +474,7 @@ def _callable(run: Any, value: Any) -> Any:
     if not isinstance_of(value, Opaque):
         return callable(value)
     held = value.held
-    if value is STALE:
+    if isinstance_of(held, Stale):
         raise Barrier("it asks whether something can be called that is not known")
     if isinstance_of(held, Opaque):
         return False

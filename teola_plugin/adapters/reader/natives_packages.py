@@ -1,4 +1,4 @@
-"""Handlers of functions of other packages: loguru's loggers, tenacity's retries, tqdm's progress bars, graphs.
+"""Handlers of functions of other packages: loguru's loggers, tenacity's retries, tqdm's progress bars, graphs, rich.
 
 Loggers write nothing during a reading. A function under `retry` is read as called once: an error, which would cause a
 second call, ends the reading.
@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, graphs, natives_pandas, operators
+from teola_plugin.adapters.reader import foreign, graphs, natives_pandas, natives_rich, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_builtins import shows
 from teola_plugin.adapters.reader.values import (
@@ -35,8 +35,10 @@ _AFTER_AN_ERROR = frozenset({
 
 def native_of(function: types.FunctionType) -> Handler | None:
     """Return the handler of a function that the packages here define or have made."""
-    if (found := graphs.of_function(function) or natives_pandas.native_of(function)) is not None:
-        return found
+    for package in (graphs, natives_pandas, natives_rich):
+        found: Handler | None = package.native_of(function)
+        if found is not None:
+            return found
     name: Any = function.__globals__.get("__name__")
     module = sys.modules.get(name) if type(name) is str and name in _PACKAGES else None
     if type(module) is not types.ModuleType or vars(module) is not function.__globals__:
@@ -109,7 +111,7 @@ def making_of(cls: type) -> Handler | None:
     """
     if _is_progress_bar(cls):
         return _walked
-    if (made := natives_pandas.making_of(cls)) is not None:
+    if (made := natives_pandas.making_of(cls) or natives_rich.making_of(cls)) is not None:
         return made
     if graphs.is_graph_class(cls):
         return lambda run, args, kwargs: graphs.make_graph(run, cls, args, kwargs)

@@ -25,9 +25,15 @@ _WRITES_ALL = ("utf8", "utf16", "utf32")
 
 def prints(texts: list[str | None], name: str = "stdout") -> bool:
     """Whether the stream `sys.name` certainly accepts the texts, None standing for any text."""
-    stream = getattr(sys, name)
+    return accepts(getattr(sys, name), texts)
+
+
+def accepts(stream: Any, texts: list[str | None]) -> bool:
+    """Whether a stream certainly accepts the texts, None standing for any text. None is no stream: nothing is shown."""
     if stream is None:
         return True
+    if type(stream) is _proxy():
+        stream = stream.rich_proxied_file
     if not _is_installed(type(stream)) or getattr(stream, "closed", False):
         return False
     if not is_kind_of(stream, io.TextIOWrapper) or stream.errors != "strict":
@@ -35,11 +41,21 @@ def prints(texts: list[str | None], name: str = "stdout") -> bool:
     return all(is_encoded(text, str(stream.encoding)) for text in texts)
 
 
-def flushes(stream: Any) -> bool:
-    """Whether a value is `sys.stdout` or `sys.stderr`, and its `flush` raises nothing, as far as `print` does not."""
+def flushes(run: Any, stream: Any) -> bool:
+    """Whether a value is `sys.stdout` or `sys.stderr`, and its `flush` raises nothing, as far as `print` does not.
+
+    While rich shows a live display, `flush` shows the begun line as markup, which may raise.
+    """
+    if run.lives or type(stream) is _proxy():
+        return False
     if not any(stream is getattr(sys, name) and prints([], name) for name in ("stdout", "stderr")):
         return False
     return "flush" not in (getattr(stream, "__dict__", None) or ())
+
+
+def _proxy() -> Any:
+    """Return the class of the streams that rich puts in place of the standard ones while a display is live."""
+    return getattr(sys.modules.get("rich.file_proxy"), "FileProxy", ())
 
 
 def is_encoded(text: str | None, encoding: str) -> bool:

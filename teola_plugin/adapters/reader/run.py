@@ -223,8 +223,8 @@ class Run(Heap):
     `site`: the call expression under evaluation, and the expressions that led there. `branches`: see branches.py.
     `heard`: values that a listener to requests may change at each request (see `handlers.noted_by`).
     `written`: the paths of files that the program has written ("" if unknown), `made_folders`: those of folders made.
-    `locks`: how many locks the program holds. `limits`: how many time limits apply. `paused_s`: how
-    long the program has paused.
+    `locks`: how many locks the program holds. `lives`: how many displays of rich's take the standard streams.
+    `limits`: how many time limits apply. `paused_s`: how long the program has paused.
 
     `levels`: the functions under evaluation, from the outermost. `requested`: the requests of the outermost, by their
     keys; `began`: how often each request had been made before. `stops`: where functions ended at an unread statement.
@@ -256,6 +256,7 @@ class Run(Heap):
         heard: set[Hashable] | None = getattr(asker, "heard", None)
         self.heard = set[Hashable]() if heard is None else heard
         self.locks = 0
+        self.lives = 0
         self.written: set[str] = set()
         self.made_folders: set[str] = set()
         self.limits = 0
