@@ -44,7 +44,7 @@ _OPTIONS = frozenset({"params", "headers", "cookies", "timeout", "allow_redirect
 _SESSION = ("headers", "proxies", "params", "verify", "cert", "max_redirects", "trust_env", "stream")
 _FIELDS = frozenset({"status_code", "ok", "text", "content", "reason", "url", "encoding", "is_redirect"})
 _METHODS = frozenset({"json", "raise_for_status"})
-_PROVIDER = ("web pages",)
+PROVIDER = ("web pages",)
 
 _INFERENCE = (
     "/chat/completions", "/completions", "/embeddings", "/rerank", "/reranker", "/api/chat", "/api/generate",
@@ -114,13 +114,13 @@ def requesting(
 
     def early() -> Any:
         if method_of_call(function) != method:
-            raise Cancelled("the client was changed after this request was foreseen")
-        with _claiming():
+            raise changed()
+        with claiming():
             return function(**named)
 
     request = Request(
-        (method, key, _address(named["url"])), _spec(named["url"], method), "act", None, {}, _copied, "reply", False,
-        source, "requests", lambda: apart(early), may_pass=_may_pass if method == "GET" else None,
+        (method, key, address_of(named["url"])), _spec(named["url"], method), "act", None, {}, _copied, "reply", False,
+        source, "requests", lambda: apart(early), may_pass=may_pass_get if method == "GET" else None,
     )  # fmt: skip
     found = run.ask(request)
     if not _is_sent(named):
@@ -160,12 +160,12 @@ def _copied(reply: Any) -> Opaque:
     return Opaque(copy, is_own=True)
 
 
-def _address(url: str) -> tuple[str, str]:
+def address_of(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}".lower(), parts.path
 
 
-def _may_pass(own: Request, other: Request) -> bool:
+def may_pass_get(own: Request, other: Request) -> bool:
     """Whether a GET may be sent while an earlier request is under way."""
     if type(other.key) is not tuple or other.key[0] != "GET":
         return False
@@ -177,7 +177,7 @@ def _is_sent(named: Mapping[str, Any]) -> bool:
     """Whether the client does not refuse the arguments: an address of the web, plain parameters and headers."""
     texts = [each for name in ("headers", "cookies") for each in (named.get(name) or {}).values()]
     is_plain = all(type(each) is str and each.isascii() and each.isprintable() for each in texts)
-    host = _address(named["url"])[0]
+    host = address_of(named["url"])[0]
     return (
         is_plain
         and host.startswith(("http://", "https://"))
@@ -190,27 +190,27 @@ def _is_sent(named: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent(Met):
+class Sent(Met):
     """A request. The reply belongs to the caller; the reader copies it."""
 
     def reply(self, value: Any) -> Any:
-        """See `Met.reply`. Raises: _Refused."""
+        """See `Met.reply`. Raises: Refused."""
         if value.status_code >= FAILED:
-            raise _Refused(value)
+            raise Refused(value)
         return value
 
 
-_is_claiming: ContextVar[bool] = ContextVar("teola_web_page_early", default=False)
+is_claiming: ContextVar[bool] = ContextVar("teola_web_page_early", default=False)
 
 
 @contextlib.contextmanager
-def _claiming() -> Iterator[None]:
+def claiming() -> Iterator[None]:
     """Make only requests inside the block which the framework's run can take."""
-    token = _is_claiming.set(True)
+    token = is_claiming.set(True)
     try:
         yield
     finally:
-        _is_claiming.reset(token)
+        is_claiming.reset(token)
 
 
 def _meet(
@@ -218,7 +218,7 @@ def _meet(
     is_async: bool,
 ) -> Met | None:  # fmt: skip
     found = _claim_of(client, args, kwargs)
-    return None if found is None else _Sent(session.claim(*found, {}))
+    return None if found is None else Sent(session.claim(*found, {}))
 
 
 def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[EngineSpec, str, Hashable] | None:
@@ -236,11 +236,17 @@ def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 _SHARED = sharing(_meet)
 
 
-class _Refused(Exception):
+def changed() -> Cancelled:
+    """Return the error for an early request which the framework's run could not take."""
+    return Cancelled("the client was changed after this request was foreseen")
+
+
+class Refused(Exception):
     """A reply with the status of an error, as an error: others' early requests may have caused it (failures.py)."""
 
     def __init__(self, response: Any) -> None:
-        super().__init__(f"{response.status_code} {response.reason} {response.text[:TOLD]}")
+        reason = getattr(response, "reason", None) or getattr(response, "reason_phrase", "")
+        super().__init__(f"{response.status_code} {reason} {response.text[:TOLD]}")
         self.response = response
 
 
@@ -253,11 +259,11 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
     shared = _SHARED.sync(original)
 
     def request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_claiming.get() and _claim_of(self, args, kwargs) is None:
-            raise Cancelled("the client was changed after this request was foreseen")
+        if is_claiming.get() and _claim_of(self, args, kwargs) is None:
+            raise changed()
         try:
             return shared(self, *args, **kwargs)
-        except _Refused as e:
+        except Refused as e:
             if is_unheard():
                 raise
             return e.response
@@ -310,4 +316,4 @@ def _is_inference(url: str, body: Any) -> bool:
 
 def _spec(url: str, method: str) -> EngineSpec:
     """Return the service: all pages are one, as most hosts are asked once; a model's is known by its origin."""
-    return EngineSpec("python", _requests().Session, "requests", _PROVIDER if method == "GET" else origin_of(url))
+    return EngineSpec("python", _requests().Session, "requests", PROVIDER if method == "GET" else origin_of(url))

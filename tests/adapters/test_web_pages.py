@@ -535,7 +535,7 @@ def test_a_client_that_is_replaced_meanwhile_sends_nothing_early(
     def late() -> None:
         monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", traced)
         try:
-            with web_pages._claiming():
+            with web_pages.claiming():
                 requests.get(service.url, params={"q": "early"})
         finally:
             monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)

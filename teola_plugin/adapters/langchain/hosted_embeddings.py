@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from teola_plugin.adapters import sdk_clients, web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_httpx, web_pages
 from teola_plugin.adapters.configured import Vector
 from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import faiss_stores, models
@@ -55,6 +55,7 @@ def instrument_loaded() -> None:
     sdk_clients.instrument_loaded()
     web_clients.instrument_loaded()
     web_pages.instrument_loaded()
+    web_httpx.instrument_loaded()
     for package, names in HOSTED.items():
         for name in names if package in sys.modules else ():
             _share(getattr(sys.modules[package], name))

@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthro
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
-from teola_plugin.adapters import sdk_clients, web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_httpx, web_pages
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
@@ -142,6 +142,8 @@ class LangChainAsker:
         if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
             return found
         early = partial(apart, self._context), partial(aapart, self._context)
+        if (found := web_httpx.attribute(run, owner, name, round_of, *early)) is not NOT_MINE:
+            return found
         if (found := sdk_clients.attribute(owner, name, round_of, *early)) is not NOT_MINE:
             return found
         if name in splitters.METHODS and splitters.is_splitter(held):
@@ -266,6 +268,9 @@ class LangChainAsker:
         if web_pages.method_of_call(callee.held):
             source = round_of(Same(callee.held))
             return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
+        if web_httpx.is_get(callee.held):
+            source = round_of(Same(callee.held))
+            return web_httpx.requesting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
         return NOT_MINE
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -276,6 +281,10 @@ class LangChainAsker:
             return splitters.made(run, cls, args, kwargs)
         if web_clients.is_client_class(cls):
             return web_clients.made(run, cls, args, kwargs)
+        if web_httpx.is_client_class(cls):
+            return web_httpx.made(run, cls, tuple(args), kwargs)
+        if web_httpx.is_timeout_class(cls):
+            return web_httpx.made_timeout(run, tuple(args), kwargs)
         if sdk_clients.is_client_class(cls):
             return sdk_clients.made(run, cls, tuple(args), kwargs)
         if not can_construct(cls):

@@ -17,7 +17,7 @@ from llama_index.core.async_utils import run_jobs
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
-from teola_plugin.adapters import sdk_clients, web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_httpx, web_pages
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_builders import Builder, is_made, maker_of
@@ -114,6 +114,8 @@ class LlamaIndexAsker:
             return web_clients.searching(held, name, Same, _here)
         if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
             return found
+        if (found := web_httpx.attribute(run, owner, name, Same, _here, _here)) is not NOT_MINE:
+            return found
         if (found := sdk_clients.attribute(owner, name, Same, _here, _here)) is not NOT_MINE:
             return found
         if is_template(held) and name in FORMATTING:
@@ -208,6 +210,8 @@ class LlamaIndexAsker:
         if web_pages.method_of_call(callee.held):
             source = Same(callee.held)
             return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, _here)
+        if web_httpx.is_get(callee.held):
+            return web_httpx.requesting(run, callee.held, tuple(args), kwargs, Same(callee.held), _here)
         if make := maker_of(callee.held):
             return self._builder.make(run, make, args, kwargs)
         if (function := surrounded(callee.held)) is not None:
@@ -227,6 +231,10 @@ class LlamaIndexAsker:
             return make_event(run, cls, tuple(args), kwargs)
         if web_clients.is_client_class(cls):
             return web_clients.made(run, cls, args, kwargs)
+        if web_httpx.is_client_class(cls):
+            return web_httpx.made(run, cls, tuple(args), kwargs)
+        if web_httpx.is_timeout_class(cls):
+            return web_httpx.made_timeout(run, tuple(args), kwargs)
         if sdk_clients.is_client_class(cls):
             return sdk_clients.made(run, cls, tuple(args), kwargs)
         if is_made(cls):

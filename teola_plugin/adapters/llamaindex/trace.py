@@ -22,7 +22,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
-from teola_plugin.adapters import sdk_clients, web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_httpx, web_pages
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex import hosted_embeddings
 from teola_plugin.adapters.llamaindex.draft import Draft
@@ -68,6 +68,7 @@ def instrument_loaded() -> None:
     sdk_clients.instrument_loaded()
     web_clients.instrument_loaded()
     web_pages.instrument_loaded()
+    web_httpx.instrument_loaded()
 
 
 def _traced_whole(pipeline: Any) -> Traced:

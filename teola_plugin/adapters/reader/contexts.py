@@ -50,6 +50,11 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
     if enter is not None and leave is not None:
         return _between(frame, context, enter, leave, within, is_async=is_async)
     run = frame[RUN]
+    known = (
+        run.asker.attribute(run, context, "__aenter__" if is_async else "__enter__") if _is_foreign(context) else None
+    )
+    if type(known) is Managed:
+        return known.around(within)
     locks, lives = run.locks, run.lives
     try:
         return within(_entered(run, context))
@@ -57,6 +62,10 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
         run.locks, run.lives = locks, lives
         if type(context) is Opaque and type(context.held) is natives_files.Output:
             natives_files.leave(run, context)
+
+
+def _is_foreign(context: Any) -> bool:
+    return type(context) is Opaque and not isinstance_of(context.held, Opaque)
 
 
 def _all_read(run: Any, within: Callable[[Any], Any]) -> Callable[[Any], Any]:

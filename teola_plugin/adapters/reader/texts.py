@@ -44,6 +44,7 @@ from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
     BracketPlace,
+    Callee,
     Lazy,
     Opaque,
     Undecided,
@@ -114,6 +115,10 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
         return str(path)
     if type(value) is dataframes.OfPandas:
         return dataframe_uses.text_of(run, convert, value)
+    if type(value) is Opaque and value.is_own and convert in (str, format):
+        shows = run.asker.attribute(run, value, "__str__")
+        if type(shows) is Callee:
+            return call(run, shows, (), {})
     try:
         found = readable(run, value)
     except Barrier:
