@@ -238,7 +238,7 @@ class _Get:
 def _built(client: Any, transport: Hashable, is_async: bool, url: Any, options: Mapping[str, Any]) -> _Get | None:
     """Return the GET for arguments of `get`; None for unread arguments, and for a client with cookies.
 
-    `client`: a client, or a `BaseClient` with the settings of a client to be made.
+    `client`: a client, or a blank client with the settings of a client to be made.
     """
     given = {name: _plain(value) for name, value in options.items() if value is not _httpx().USE_CLIENT_DEFAULT}
     if type(url) is not str or given.keys() - _OPTIONS or not is_comparable(value_key([*given.values()])):
@@ -273,23 +273,26 @@ def _spec(is_async: bool) -> EngineSpec:
 # --- the reader's side -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """A client made by the program."""
-
-    cls: Any
-    settings: Mapping[str, Any]
-
-
 @dataclass(slots=True, eq=False)
 class _Use:
-    """The use of a client in a reading. `asked`: each GET, and the reply as far as known."""
+    """The use of a client in a reading. `asked`: each GET and the reply.
+
+    `settings`, `attributes`: of a client made by the program.
+    """
 
     client: Any
+    settings: Mapping[str, Any] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     is_entered: bool = False
     is_closed: bool = False
     is_vague: bool = False
     asked: list[tuple[_Get, Any]] = field(default_factory=list)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the program has stored no attribute of a client that the program has made."""
+        own = vars(self.client)
+        return own.keys() == self.attributes.keys() and all(own[name] is each for name, each in self.attributes.items())
 
 
 _uses: WeakKeyDictionary[Run, dict[int, _Use]] = WeakKeyDictionary()
@@ -298,10 +301,9 @@ _uses: WeakKeyDictionary[Run, dict[int, _Use]] = WeakKeyDictionary()
 def made(run: Run, cls: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Opaque:
     """Return a client for the reader. Raises: Undecided, Barrier."""
     settings = _out(Exchange(run), kwargs)
-    if args or settings.keys() - _SETTINGS or _base(settings) is None:
+    if args or settings.keys() - _SETTINGS or (client := _blank(cls, settings)) is None:
         raise Barrier(f"it makes {cls.__name__} of httpx in a way that is not read")
-    client = _Made(cls, settings)
-    _uses.setdefault(run, {})[id(client)] = _Use(client)
+    _uses.setdefault(run, {})[id(client)] = _Use(client, settings, dict(vars(client)))
     return Opaque(client, is_own=True)
 
 
@@ -327,14 +329,16 @@ def _out(exchange: Exchange, named: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _base(settings: Mapping[str, Any]) -> Any:
+def _blank(cls: Any, settings: Mapping[str, Any]) -> Any:
     """Return a client without connections, which builds requests; None if httpx refuses the settings."""
     if not is_comparable(value_key([_plain(each) for each in settings.values()])):
         return None
     try:
-        return _inner().BaseClient(**settings)
+        blank = cls.__new__(cls)
+        _inner().BaseClient.__init__(blank, **settings)
     except Exception:  # httpx refuses the arguments
         return None
+    return blank
 
 
 def _has_proxies() -> bool:
@@ -355,15 +359,14 @@ def attribute(
         return Callee(lambda run, args, kwargs: str(held), name)
     if owner.is_own and kind is httpx.Headers and name == "get" and _is_of(kind, "httpx"):
         return Callee(lambda run, args, kwargs: _called(run, held, name, args, kwargs), name)
-    if kind is not _Made and not (is_client_class(kind) and name == "get"):
+    if not is_client_class(kind) or not (owner.is_own or name == "get"):
         return NOT_MINE
-    cls = held.cls if kind is _Made else kind
-    is_async = cls is httpx.AsyncClient
+    is_async = kind is httpx.AsyncClient
     if name == "get":
-        get = partial(_get, held, source_of(cls), aapart if is_async else apart, is_async)
+        get = partial(_get, owner, source_of(kind), aapart if is_async else apart, is_async)
         return Callee(lambda run, args, kwargs: _pending(is_async, partial(get, run, args, kwargs)), "get")
     if name == ("__aenter__" if is_async else "__enter__"):
-        return Managed(partial(_inside, _use_of(run, held), owner), [owner], is_async=is_async)
+        return Managed(partial(_inside, _use_of(run, owner), owner), [owner], is_async=is_async)
     raise Barrier(f"it uses {name} of a client of httpx")
 
 
@@ -383,17 +386,16 @@ def _inside(use: Any, owner: Opaque, within: Callable[[Any], Any]) -> Any:
 
 
 def _get(
-    held: Any, source: Hashable, apart: Apart, is_async: bool, run: Run, args: Arguments, kwargs: Mapping[str, Any]
+    owner: Opaque, source: Hashable, apart: Apart, is_async: bool, run: Run, args: Arguments, kwargs: Mapping[str, Any]
 ) -> Any:
     """Return the reply to a GET of a client. Raises: Barrier."""
-    is_made = type(held) is _Made
-    cls = held.cls if is_made else type(held)
-    use = _use_of(run, held)
+    held, is_made, use = owner.held, owner.is_own, _use_of(run, owner)
+    cls = type(held)
     if not _is_as_published(cls):
         raise Barrier("it asks a client of httpx that has been changed")
-    if is_made and (use is None or use.is_closed or _has_proxies()):
-        raise Barrier("it asks a client that it has closed, or with a proxy")
-    base, transport = (_base(held.settings), _DEFAULT) if is_made else (held, _transport_of(held))
+    if is_made and (use is None or use.is_closed or not use.is_unchanged or _has_proxies()):
+        raise Barrier("it asks a client that it has closed or changed, or with a proxy")
+    transport = _DEFAULT if is_made else _transport_of(held)
     if transport is None or (not is_made and held.is_closed):
         raise Barrier("it asks a client with hooks or a transport of its own")
     if not is_made:
@@ -403,7 +405,7 @@ def _get(
         if not _is_as_published(cls):
             raise changed()
         if is_made:
-            return cls(**held.settings, verify=_context.get())
+            return cls(**use.settings, verify=_context.get())
         if held.is_closed or _transport_of(held) != transport or not _built(held, None, is_async, url, options):
             raise changed()
         return _twin(held, transport)
@@ -417,13 +419,13 @@ def _get(
         with claiming(), client(url, options) as early:
             return early.get(url, **options)
 
-    return _asked(run, base, transport, is_async, use, args, kwargs, source, apart, aearly if is_async else early)
+    return _asked(run, held, transport, is_async, use, args, kwargs, source, apart, aearly if is_async else early)
 
 
-def _use_of(run: Run, held: Any) -> Any:
+def _use_of(run: Run, owner: Opaque) -> Any:
     """Return the use of a client in a reading; None for a client made in an earlier reading."""
-    uses = _uses.setdefault(run, {})
-    return uses.get(id(held)) if type(held) is _Made else uses.setdefault(id(held), _Use(held))
+    uses, held = _uses.setdefault(run, {}), owner.held
+    return uses.get(id(held)) if owner.is_own else uses.setdefault(id(held), _Use(held))
 
 
 def _twin(client: Any, transport: Hashable) -> Any:
@@ -446,7 +448,7 @@ def requesting(
         settings = _out(Exchange(run), {name: kwargs[name] for name in ("timeout",) if name in kwargs})
     except Undecided:
         raise Barrier("it calls httpx.get with a timeout that is not known yet") from None
-    if (base := _base(settings)) is None or _has_proxies():
+    if (base := _blank(_httpx().Client, settings)) is None or _has_proxies():
         raise Barrier("it calls httpx.get with options that are not read, or with a proxy")
     options = {name: value for name, value in kwargs.items() if name not in settings}
 

@@ -197,7 +197,7 @@ def baking(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
         if "plain" not in self.path:
             self.send_header("set-cookie", f"c{len(self.path)}=1; Path=/")
         if goes:
-            self.send_header("location", self.path.replace("/go", "/on"))
+            self.send_header("location", self.path.replace("/go", "/elsewhere"))
         self.end_headers()
         self.wfile.write(said)
 
@@ -408,6 +408,36 @@ def test_a_closed_client_raises_as_it_did(service: Service) -> None:
         with counted(service) as made:
             assert fast.invoke({}) == plain
         assert made == original
+
+
+def _of_its_class(url: str) -> Any:
+    with httpx.Client() as client:
+        if not isinstance(client, httpx.Client):
+            return hosted().invoke("never")
+        return client.get(url).text
+
+
+def _of_its_type(url: str) -> Any:
+    client = httpx.Client()
+    return client.get(url).text if type(client) is httpx.Client else hosted().invoke("never")
+
+
+def _changed(url: str) -> Any:
+    with httpx.Client() as client:
+        client.follow_redirects = True
+        return client.get(url).text
+
+
+def _entered_twice(url: str) -> Any:
+    with httpx.Client() as client, client:
+        return client.get(url).text
+
+
+def test_a_client_is_what_it_looks_like(service: Service) -> None:
+    for program in (_of_its_class, _of_its_type):
+        assert read(program, service.url).certain == [[True]]
+    for changing in (_changed, _entered_twice):
+        assert stopped(changing, service.url)
 
 
 def test_a_client_that_has_taken_a_reply_is_not_entered_again(service: Service) -> None:

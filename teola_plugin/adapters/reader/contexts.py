@@ -45,16 +45,14 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
     within = _all_read(frame[RUN], within)
     if type(context) is Managed and context.is_async in (is_async, None):
         return context.around(within)
-    enter = _method(context, "__aenter__" if is_async else "__enter__")
+    run, name = frame[RUN], "__aenter__" if is_async else "__enter__"
+    known = run.asker.attribute(run, context, name) if _is_made(context) else None
+    if type(known) is Managed:
+        return known.around(within)
+    enter = _method(context, name)
     leave = _method(context, "__aexit__" if is_async else "__exit__")
     if enter is not None and leave is not None:
         return _between(frame, context, enter, leave, within, is_async=is_async)
-    run = frame[RUN]
-    known = (
-        run.asker.attribute(run, context, "__aenter__" if is_async else "__enter__") if _is_foreign(context) else None
-    )
-    if type(known) is Managed:
-        return known.around(within)
     locks, lives = run.locks, run.lives
     try:
         return within(_entered(run, context))
@@ -64,8 +62,9 @@ def inside(frame: Frame, context: Any, within: Callable[[Any], Any], *, is_async
             natives_files.leave(run, context)
 
 
-def _is_foreign(context: Any) -> bool:
-    return type(context) is Opaque and not isinstance_of(context.held, Opaque)
+def _is_made(context: Any) -> bool:
+    """Whether the reader has made an object of a class."""
+    return type(context) is Opaque and context.is_own and not isinstance_of(context.held, Opaque)
 
 
 def _all_read(run: Any, within: Callable[[Any], Any]) -> Callable[[Any], Any]:
