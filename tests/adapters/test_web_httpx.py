@@ -583,6 +583,23 @@ def test_a_client_with_code_or_cookies_takes_no_early_page(service: Service, nam
         assert client.get(service.url).json() != "early"
 
 
+def test_a_client_gets_the_cookies_of_all_replies_of_a_redirect() -> None:
+    request = httpx.Request("GET", "http://host.example.com/")
+    page, before = (httpx.Response(200, headers={"set-cookie": f"{name}=1"}, request=request) for name in "ab")
+    page.history = [before]
+
+    class Redirected(Recording):
+        def claim(self, *given: Any) -> tuple[Reply, bool]:
+            reply = Reply()
+            reply.put(Done(page))
+            return reply, False
+
+    client = httpx.Client()
+    with active(Redirected()):
+        assert client.get(request.url) is page
+    assert {*client.cookies} == {"a", "b"}
+
+
 def _said() -> httpx.Response:
     return httpx.Response(200, json="said")
 
