@@ -194,7 +194,7 @@ _MOST_PARTS = 2_000
 
 def _make_console(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Opaque:
     run.require_known(*args, *kwargs.values())
-    run.require_environment()
+    run.environment()
     if args or not all(map(foreign.is_atom, kwargs.values())):
         raise Barrier("it makes a Console in an unusual way")
     return Opaque(_console_class()(**kwargs), is_own=True)
