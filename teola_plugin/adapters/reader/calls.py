@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +73,8 @@ MOST_CODES = 4096
 class Code:
     """A compiled function. `simple`: the number of arguments, if all parameters are plain positional ones; else -1.
 
-    `only_computes`: calls have no effects, whatever the arguments.
+    `only_computes`: calls have no effects, whatever the arguments. `elements`: of a generator function which only
+    computes, the equal generator expression, and `called`: the builtins that the expression calls.
     """
 
     name: str
@@ -86,6 +87,8 @@ class Code:
     simple: int = -1
     keyword_only: tuple[str, ...] = field(default=())
     only_computes: bool = False
+    elements: Evaluate | None = None
+    called: tuple[tuple[Evaluate, Any], ...] = ()
 
 
 class FunctionValue(Callee):
@@ -164,6 +167,8 @@ def code_of(
     args = node.args
     names = tuple(arg.arg for arg in (*args.posonlyargs, *args.args))
     is_simple = not (args.vararg or args.kwarg or args.kwonlyargs)
+    generator = _as_expression(node)
+    called = sorted(_called(generator)) if generator else []
     return Code(
         name,
         args,
@@ -175,7 +180,67 @@ def code_of(
         len(names) if is_simple else -1,
         tuple(arg.arg for arg in args.kwonlyargs),
         isinstance(node, ast.Lambda) and only_computes(node.body),
+        compiler.expression(generator) if generator else None,
+        tuple((compiler.expression(_placed(ast.Name(each, ast.Load()), node)), _CALLED[each]) for each in called),
     )
+
+
+_CALLED: dict[str, Any] = {each.__name__: each for each in (enumerate, len, max, min, range, zip)}
+"""Builtins that a generator function may call, to be read as a generator expression."""
+
+
+def _as_expression(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> ast.GeneratorExp | None:
+    """Return the generator expression that equals a generator function, None if there is none.
+
+    The function may have loops, conditions, names given once, and a `yield` at the end, which only compute:
+
+        for at in range(0, len(items), size):           (part for at in range(0, len(items), size)
+            part = items[at : at + size]                      for part in (items[at : at + size],) if part)
+            if part:
+                yield part
+    """
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    rounds: list[ast.comprehension] = []
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    while body:
+        *before, last = body
+        for each in before:
+            if not (isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name)):
+                return None
+            source = ast.Tuple([each.value], ast.Load())
+            rounds.append(ast.comprehension(each.targets[0], _placed(source, each), [], 0))
+        if isinstance(last, ast.For) and not last.orelse:
+            rounds.append(ast.comprehension(last.target, last.iter, [], 0))
+        elif isinstance(last, ast.If) and not last.orelse and rounds:
+            rounds[-1].ifs.append(last.test)
+        elif isinstance(last, ast.Expr) and isinstance(last.value, ast.Yield) and rounds:
+            found = ast.GeneratorExp(last.value.value or _placed(ast.Constant(None), last), rounds)
+            return _placed(found, last) if _may_stand_for(node, found) else None
+        else:
+            return None
+        body = last.body
+    return None
+
+
+def _may_stand_for(node: ast.FunctionDef, found: ast.GeneratorExp) -> bool:
+    """Whether a generator expression only computes, and gives each name once, and none of a parameter."""
+    args = node.args
+    every = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
+    given = [each.arg for each in every if each is not None]
+    parts = [each for one in found.generators for each in ast.walk(one.target)]
+    given += [each.id for each in parts if isinstance(each, ast.Name)]
+    is_plain = all(isinstance(each, ast.Name | ast.Tuple | ast.List | ast.expr_context) for each in parts)
+    return is_plain and len({*given}) == len(given) and only_computes(found, may_call=_CALLED.keys() - given)
+
+
+def _called(found: ast.GeneratorExp) -> set[str]:
+    names = (each.func for each in ast.walk(found) if isinstance(each, ast.Call))
+    return {each.id for each in names if isinstance(each, ast.Name)}
+
+
+def _placed(made: Any, at: ast.AST) -> Any:
+    return ast.fix_missing_locations(ast.copy_location(made, at))
 
 
 _DOING = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
@@ -186,12 +251,18 @@ _COMPUTING = frozenset({
 """Methods of plain values without effects; methods of foreign objects are not called."""
 
 
-def only_computes(*parts: ast.AST) -> bool:
-    """Whether evaluating the expressions, however often, has no effects and makes no requests."""
+def only_computes(*parts: ast.AST, may_call: Container[str] = ()) -> bool:
+    """Whether evaluating the expressions, however often, has no effects and makes no requests.
+
+    `may_call`: names of builtins that may be called.
+    """
     for each in (inner for part in parts for inner in ast.walk(part)):
         if isinstance(each, _DOING):
             return False
-        if isinstance(each, ast.Call) and not (isinstance(each.func, ast.Attribute) and each.func.attr in _COMPUTING):
+        function = each.func if isinstance(each, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in _COMPUTING:
+            continue
+        if function is not None and not (isinstance(function, ast.Name) and function.id in may_call):
             return False
     return True
 
@@ -450,12 +521,41 @@ def _invoke(
     run: Run, code: Code, around: Frame | None, function: Any, defaults: tuple[Any, ...],
     keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_direct: bool = False,
 ) -> Any:  # fmt: skip
-    if code.is_generator:
+    if code.is_generator and code.elements is None:
         raise Barrier(f"{code.name} is a generator function")
     frame = _bound(run, code, around, function, defaults, keyword_defaults, args, kwargs)
+    if code.elements is not None:
+        return Lazy(run, _generated(run, code, code.elements, frame))
     if code.is_async:
         return _coroutine(run, code, frame, is_direct)
     return _evaluate(run, code, frame, is_direct)
+
+
+def _generated(run: Run, code: Code, elements: Evaluate, frame: Frame) -> Iterator[Any]:
+    """Yield the elements of a generator function that only computes, in the same order of evaluation.
+
+    Raises: Barrier for a replaced builtin; Undecided; errors of the program.
+    """
+    items: Any = None
+    while True:
+        level = run.levels[-1]
+        site, called = run.site, level.call  # of the function that takes the elements
+        try:
+            if items is None:
+                if not all(type(found := get(frame)) is Opaque and found.held is known for get, known in code.called):
+                    raise Barrier(f"{code.name} calls a builtin that has been replaced")
+                items = elements(frame)
+                if type(items) is not Lazy:
+                    raise Undecided
+            item = next(items.iterator)
+        except StopIteration:
+            return
+        except Barrier as e:
+            e.where = e.where or code.filename
+            raise
+        finally:
+            run.site, level.call = site, called
+        yield item
 
 
 def _bound(

@@ -75,6 +75,21 @@ def push(xs, x):
     return xs
 
 
+def parts(xs, size=2):
+    for at in range(0, len(xs), size):
+        yield xs[at : at + size]
+
+
+def kept(xs, x):
+    'Texts beside others.'
+    least = len(x)
+    for at, each in enumerate(xs):
+        if at >= LIMIT or len(each) > least:
+            low = each.lower()
+            if low:
+                yield low + x
+
+
 def checked(x):
     if x == "no":
         raise Failure("no", 1)
@@ -163,6 +178,7 @@ GRAMMAR: dict[str, list[str]] = {
         "list(dict.fromkeys(<ls>))", "<P>.tags", "<Q>.notes", "<dl>.get(<s>, <ls>)", "<dl>[<s>]",
         "<dl>.setdefault(<s>, <ls>)",
         "[*<ls>, <s>]", "(<ls> if <b> else <ls>)", "(<ls> or <ls>)", "push(<ls>, <s>)", "ask_all(m, <ls>)",
+        "list(kept(<ls>, <s>))", "[x for p in parts(<ls>) for x in p]", "next(parts(<ls>, <i>), [])",
         "list(<ls>)", "<ls>.copy()",
         "copy.deepcopy(<ls>)", "[f'{i}{x}' for i, x in enumerate(<ls>)]", "[x + y for x, y in zip(<ls>, <ls>)]",
         "<ls> * 2",
