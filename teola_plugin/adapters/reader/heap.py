@@ -169,6 +169,11 @@ class Marks:
     true: Mapping[Any, Any]
     touched: object
 
+    def keep_common(self, true: Mapping[Any, Any], touched: object) -> None:
+        """Forget what is known of values on this path, but not on another, which has `true` and `touched`."""
+        self.true = {key: each for key, each in self.true.items() if key in true}
+        self.touched = self.touched if touched is self.touched else object()
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -184,7 +189,7 @@ class Beginning:
     """The state at the start of a `try`, and the moments since at which an operation may have raised (None: too many).
 
     `errors`: the errors that may have been raised. `around`: the beginnings of the statements around, each with the
-    number of moments before.
+    number of moments before. `frames`: the frames at the start, which an error that leaves the `try` comes back to.
     """
 
     log: Log
@@ -192,6 +197,7 @@ class Beginning:
     leaves: int
     raised: int
     advanced: int
+    frames: Sequence[Frame]
     moments: list[Moment] | None = field(default_factory=list)
     errors: set[type[BaseException]] = field(default_factory=set)
     around: list[tuple[Beginning, int]] = field(default_factory=list)
@@ -331,7 +337,10 @@ class Heap:
 
     def _note_moment(self, beginning: Beginning) -> None:
         moments = beginning.moments
-        if moments is None or (moments and self._is_as_in(moments[-1], beginning, len(moments))):
+        if moments is None:
+            return
+        if moments and self._is_as_in(moments[-1], beginning, len(moments)):
+            moments[-1].marks.keep_common(self._true, self._touched)
             return
         if len(moments) == MAX_MOMENTS:
             beginning.moments = None
@@ -341,9 +350,10 @@ class Heap:
     def _is_as_in(self, moment: Moment, beginning: Beginning, moments: int) -> bool:
         """Whether the state is that of an earlier moment, but for objects that nothing reaches behind the `try`.
 
-        Such are the variables of a comprehension. What is reached must be the same objects, as another object of equal
-        content is told apart by `is` and by later changes; then the earlier state reached no other objects either.
-        `moments`: the number of states so far.
+        Such are the variables of a comprehension, and of a function that the body calls. What is reached must be the
+        same objects, as another object of equal content is told apart by `is` and by later changes; then the earlier
+        state reached no other objects either. An object that was reached at the start counts as reached, because a
+        statement around may hold the object in no variable. `moments`: the number of states so far.
         """
         if not _are_equal(moment.marks.counts, self.counts):
             return False
@@ -361,8 +371,8 @@ class Heap:
         changed |= {key: held for key, (held, _) in both if now.get(key) is not then.get(key)}
         changed |= {key: held for key, held in self._tainted.items() if key not in moment.marks.tainted}
         changed |= self._known_otherwise(moment.marks.each)
-        frames = self.frames()
-        return bool(frames) and not self.can_reach(changed, frames[-1])
+        frames = beginning.frames
+        return bool(frames) and not self.can_reach(changed, *_lost(beginning.log), frames=frames)
 
     # --- objects -----------------------------------------------------------------------------------------------------
 
@@ -827,7 +837,8 @@ class Heap:
 
     def begin(self) -> Beginning:
         """Start noting changes, and the moments at which an operation may raise."""
-        beginning = Beginning(self._log(), self._marks(), len(self._leaves), self.raised, self.advanced)
+        frames = self.frames()
+        beginning = Beginning(self._log(), self._marks(), len(self._leaves), self.raised, self.advanced, frames)
         beginning.around = [(each, len(each.moments or ())) for each in self._beginnings]
         self._beginnings.append(beginning)
         return beginning
@@ -933,17 +944,19 @@ class Heap:
         finally:
             self._logs = [other for other in self._logs if other is not log]
 
-    def can_reach(self, changed: Mapping[int, Any], *roots: Any) -> bool:
+    def can_reach(self, changed: Mapping[int, Any], *roots: Any, frames: Sequence[Frame] | None = None) -> bool:
         """Whether the program may still use any of the objects: a frame or `roots` reach one, or one is from outside.
 
-        No frame reaches what only a finished function used, for example its variables.
+        No frame reaches what only a finished function used, for example its variables. `frames`: the frames that count.
         """
-        return not self._given.keys().isdisjoint(changed) or self.can_share(changed, roots)
+        return not self._given.keys().isdisjoint(changed) or self.can_share(changed, roots, frames)
 
-    def can_share(self, changed: Mapping[int, Any], roots: Iterable[Any]) -> bool:
+    def can_share(
+        self, changed: Mapping[int, Any], roots: Iterable[Any], frames: Sequence[Frame] | None = None
+    ) -> bool:
         """Whether functions beside each other may use any of the objects: as `can_reach`, but for own inputs."""
         is_outside = any(key in self._exact or self.stands_outside(held) for key, held in changed.items())
-        return is_outside or any(self.reached(changed, [*roots, *self.frames()]))
+        return is_outside or any(self.reached(changed, [*roots, *(self.frames() if frames is None else frames)]))
 
     def reached(self, changed: Iterable[int], roots: Iterable[Any]) -> Iterator[int]:
         """Yield the ids that `roots` reach among the ids of changed objects; all ids behind what has unknown parts."""
@@ -1443,6 +1456,17 @@ def content_of(held: Any) -> Any:
 def _contents_now(log: Log) -> Log:
     """Return the objects of a log with their contents of now."""
     return {key: (held, content_of(held)) for key, (held, _) in log.items()}
+
+
+def _lost(log: Log) -> Iterator[Any]:
+    """Yield the parts that the objects of a log have lost since."""
+    for held, content in log.values():
+        now = set(map(id, _all_parts(content_of(held))))
+        yield from (part for part in _all_parts(content) if id(part) not in now)
+
+
+def _all_parts(content: Any) -> Iterable[Any]:
+    return [*content, *content.values()] if type(content) is dict else content
 
 
 def set_content(held: Any, content: Any) -> None:

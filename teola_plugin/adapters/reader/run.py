@@ -890,9 +890,11 @@ class Run(Heap):
         """See `Heap`."""
         return self.changes.stand(held)
 
-    def can_share(self, changed: Mapping[int, Any], roots: Iterable[Any]) -> bool:
+    def can_share(
+        self, changed: Mapping[int, Any], roots: Iterable[Any], frames: Sequence[Frame] | None = None
+    ) -> bool:
         """See `Heap`."""
-        return not self._aliased.keys().isdisjoint(changed) or super().can_share(changed, roots)
+        return not self._aliased.keys().isdisjoint(changed) or super().can_share(changed, roots, frames)
 
     def may_change(self, held: Any) -> bool:
         """See `Heap`."""

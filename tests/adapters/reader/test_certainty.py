@@ -611,6 +611,94 @@ def left_in_states_that_a_callback_has_changed(m: Any) -> Any:
     m.ask(str(seen))
 
 
+def left_in_states_that_differ_in_what_a_function_holds(m: Any) -> Any:
+    def score(row: Any) -> int:
+        found = 0
+        if "org" in row["link"]:
+            found += 1
+        if "edu" in row["link"]:
+            found += 1
+        if "gov" in row["link"]:
+            found += 1
+        if "net" in row["link"]:
+            found += 1
+        return found
+
+    told: list[Any] = []
+    try:
+        told += [row for row in json.loads(m.ask("a")) if score(row) > 0]
+    except Exception as e:
+        told.append(str(e))
+    m.ask("b")
+    m.ask(str(told))
+
+
+def left_in_states_that_a_kept_function_shows(m: Any) -> Any:
+    kept: list[Any] = []
+
+    def look(row: Any) -> None:
+        number = 0
+        kept.append(lambda: number)
+        for _ in range(4):
+            row["link"]
+        number = 1
+        row["link"]
+        number = 0
+
+    row = json.loads(m.ask("a"))
+    try:
+        look(row)
+    except Exception:
+        m.ask("b")
+    m.ask(str(kept[0]()))
+
+
+def left_with_a_list_that_only_a_display_holds(m: Any) -> Any:
+    number, held = m.ask("a"), [[1]]
+
+    def look(mine: list[int]) -> None:
+        for _ in range(4):
+            int(number)
+        mine.append(2)
+        int(number)
+        mine.pop()
+
+    def looked() -> int:
+        try:
+            look(held.pop())
+        except ValueError:
+            return 0
+        return 0
+
+    m.ask(str([held[0], looked()]))
+
+
+def left_where_it_was_true(m: Any) -> Any:
+    number, found = m.ask("a"), 1
+    try:
+        if number:
+            int(number)
+        else:
+            int(number)
+    except ValueError:
+        if not number:
+            found = 2
+    m.ask(str(found))
+
+
+def left_where_a_flag_no_longer_holds(m: Any) -> Any:
+    words, number, last, found = m.ask("a").split(), m.ask("b"), m.ask("c"), 1
+    flag = bool(words)
+    try:
+        int(number)
+        words.pop()
+        int(last)
+    except ValueError:
+        if flag:
+            found = 1 if words else 2
+    m.ask(str(found))
+
+
 def left_with_another_number_that_is_equal(m: Any) -> Any:
     number, zero, below = m.ask("a"), 0.0, -0.0
     found = zero
@@ -834,6 +922,11 @@ CASES: list[Case] = [
     (left_in_states_that_differ_in_what_a_comprehension_holds, ["a", "b"], []),
     (left_in_states_that_differ_in_what_is_counted, ["a"], []),
     (left_in_states_that_a_callback_has_changed, ["a"], []),
+    (left_in_states_that_differ_in_what_a_function_holds, ["a", "b"], []),
+    (left_in_states_that_a_kept_function_shows, ["a"], ["b"]),
+    (left_with_a_list_that_only_a_display_holds, ["a"], []),
+    (left_where_it_was_true, ["a"], []),
+    (left_where_a_flag_no_longer_holds, ["a", "b", "c"], []),
     (left_with_another_number_that_is_equal, ["a"], []),
     (left_with_another_list, ["a"], []),
     (left_with_another_text, ["a", "b"], []),
