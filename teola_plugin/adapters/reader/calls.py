@@ -346,9 +346,6 @@ def is_own_method(held: types.MethodType) -> bool:
     return own is not None and name not in own and foreign.in_mro(type(owner), name) is function
 
 
-calling.install(call)
-
-
 def call_site(run: Run, callee: Any, given: Given) -> Any:
     """Return the value of a call expression."""
     args, kwargs = given
@@ -705,4 +702,4 @@ def _bind(
         raise TypeError(f"{code.name}() got an unexpected keyword argument {next(iter(kwargs))!r}")
 
 
-calling.install(call)
+calling.install(call, _may_change)

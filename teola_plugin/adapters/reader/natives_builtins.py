@@ -28,7 +28,7 @@ from teola_plugin.adapters.reader import (
 )
 from teola_plugin.adapters.reader.amounts import is_atom
 from teola_plugin.adapters.reader.attributes import super_of
-from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calling import call, may_change
 from teola_plugin.adapters.reader.heap import FILTERED, MAPPED, MAPPINGS, NUMBERED, WALKED, ZIPPED, Each
 from teola_plugin.adapters.reader.table import (
     Walk,
@@ -37,6 +37,7 @@ from teola_plugin.adapters.reader.table import (
     collected,
     handled,
     is_collection,
+    is_iterable,
     is_sequence,
     is_text,
     is_unknown,
@@ -123,7 +124,7 @@ def _walks(function: Callable[..., Any], shape: str) -> Handler:
             )
         else:
             is_plain = all(name == "strict" and value is False for name, value in kwargs.items())
-        can_walk = all(is_sequence(each) or type(each) is str for each in over)
+        can_walk = all(map(is_iterable, over))
         if is_plain and can_walk and any(map(run.is_unknown, over)):
             return run.iterator(shape, *over)
         return ordinary(run, args, kwargs)
@@ -146,8 +147,12 @@ def _maps(function: Callable[..., Any], shape: str) -> Handler:
     ordinary = makes_iterator(map, 0) if function is map else _chooses(filter, none_is_truth=True)
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        over, can_walk = args[1:], all(is_sequence(each) or type(each) is str for each in args[1:])
+        over = args[1:]
+        may_raise = [each for each in over if not is_iterable(each)]
+        can_walk = not may_raise or (may_change(args[0]) and all(type(each) is Unknown for each in may_raise))
         if over and can_walk and not kwargs and any(map(run.is_unknown, over)) and (shape is MAPPED or len(over) == 1):
+            for each in may_raise:
+                run.raises(run.sources(each))
             if args[0] is None and shape is FILTERED:
                 return run.iterator(WALKED, *over)
             if isinstance_of(args[0], Opaque):
@@ -253,7 +258,8 @@ def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _next(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    if args and kind_of(args[0]) == "any" and len(args[0].over) > 1 and args[0].over[0] in _MADE and len(args) <= 2:
+    is_made = args and kind_of(args[0]) == "any" and len(args[0].over) > 1 and args[0].over[0] in _MADE
+    if is_made and is_sequence(args[0]) and len(args) <= 2:
         found = functools.reduce(run.joined, run.items_of(args[0]))
         if len(args) == 2:
             return run.joined(found, args[1], run.sources(args[0]) or ANYWHERE)

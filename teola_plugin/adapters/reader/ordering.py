@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import amounts, arrays
-from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calling import call, may_change
 from teola_plugin.adapters.reader.heap import MAPPED
 from teola_plugin.adapters.reader.table import (
     collected,
@@ -63,6 +63,17 @@ def _has_order(run: Any, items: Any, by: Any) -> bool:
     return type(items) is Unknown and len(items.over) > 1 and _are_comparable(run.items_of(items))
 
 
+def _calls_for_unknown(run: Any, items: Any, by: Any) -> bool:
+    """Call a key of the program's for any number of items, or for none, of an unknown value, which may be no iterable.
+
+    Returns False, without a call, for known items and for keys that only compute.
+    """
+    if not run.is_unknown(items) or not may_change(by):
+        return False
+    run.items_of(Unknown("any", run.sources(items), over=(MAPPED, by, items)))
+    return True
+
+
 def _are_comparable(keys: Sequence[Any]) -> bool:
     """Whether comparing such keys cannot raise: texts, or numbers, or tuples of these."""
     if all(type(each) is tuple and len(each) == len(keys[0]) for each in keys):
@@ -84,6 +95,8 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if each is not None and (each.holds is None or amounts.is_atom(each.holds)):
             return run.taint_with([], each)
         return run.list_of(args[0])
+    if len(args) == 1 and kwargs.keys() <= {"key", "reverse"} and _calls_for_unknown(run, args[0], kwargs.get("key")):
+        return run.unknown(*args, *kwargs.values(), holds="list")
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
     by_itself = kwargs.get("key") is None
@@ -110,6 +123,10 @@ def extreme(function: Any) -> Handler:
             and kwargs.keys() <= {"key", "default"}
         ):
             return _best_of_unknown(run, args[0], **kwargs)
+        if len(args) == 1 and kwargs.keys() <= {"key", "default"} and _calls_for_unknown(
+            run, args[0], kwargs.get("key")
+        ):  # fmt: skip
+            return run.unknown(*args, *kwargs.values())
         known(run, *(args if len(args) == 1 else ()))
         if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise TypeError("wrong arguments")

@@ -21,6 +21,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import amounts, bounds, dataframe_uses, dataframes
 from teola_plugin.adapters.reader.calling import callback
+from teola_plugin.adapters.reader.heap import FILTERED, MAPPED
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
@@ -316,8 +317,13 @@ def require_no_wait(run: Any, seconds: Any) -> None:
 def is_sequence(value: Any) -> bool:
     """Whether iterating the value cannot raise, even if its elements are unknown."""
     if type(value) is Unknown and (value.over or amounts.length_of(value.holds) is not None):
-        return True
+        return not value.over or value.over[0] not in (MAPPED, FILTERED) or all(map(is_iterable, value.over[2:]))
     return type(value) in (list, tuple) or kind_of(value) in ("text", "texts", "list")
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether iterating the value cannot raise, for a sequence or a text."""
+    return is_sequence(value) or type(value) is str
 
 
 def is_collection(value: Any) -> bool:

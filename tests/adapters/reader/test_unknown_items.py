@@ -19,6 +19,180 @@ def model() -> Model:
     return Model(lambda question, number: "yes" if question in ("q", "r") else f"re {question}")
 
 
+# --- functions called for each item -----------------------------------------------------------------------------------
+
+
+def score(row: Any) -> Any:
+    found = 0
+    if "docs" in row["link"]:
+        found += 100
+    return found
+
+
+def label(row: Any) -> Any:
+    if row.get("title"):
+        return row["title"]
+    return "none"
+
+
+def sorted_by_a_score(m: Any) -> Any:
+    found = [row["link"] for row in sorted(m.ask("a"), key=score, reverse=True)[:2]]
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+def sorted_by_what_may_not_compare(m: Any) -> Any:
+    rows = [row for row in m.ask("a") if "x" not in row["link"]]
+    found = sorted(rows, key=label)
+    return m.ask("b"), m.ask(f"about {len(found)}")
+
+
+def best_by_a_score(m: Any) -> Any:
+    found = max(m.ask("a"), key=score, default=None)
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+def mapped_by_a_score(m: Any) -> Any:
+    found: list[Any] = []
+    found.extend(map(score, m.ask("a")))
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+def joined_labels(m: Any) -> Any:
+    found = ", ".join(map(label, m.ask("a")))
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+def first_label(m: Any) -> Any:
+    found = next(map(label, m.ask("a")), None)
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+def chosen_by_a_score(m: Any) -> Any:
+    found = [row["link"] for row in filter(score, m.ask("a"))]
+    return m.ask("b"), m.ask(f"about {found}")
+
+
+CALLED = [
+    sorted_by_a_score, sorted_by_what_may_not_compare, best_by_a_score, mapped_by_a_score, joined_labels, first_label,
+    chosen_by_a_score,
+]  # fmt: skip
+ROWS = [{"link": "docs/1"}, {"link": "x"}, {"link": "docs/2", "title": "two"}]
+
+
+@pytest.mark.parametrize("rows", [ROWS, [], "y", None], ids=["rows", "none", "text", "nothing"])
+@pytest.mark.parametrize("program", CALLED)
+def test_a_function_with_branches_is_called_for_unknown_items(program: Callable[..., Any], rows: Any) -> None:
+    def tried(m: Any) -> Any:
+        try:
+            return program(m)
+        except Exception as e:
+            return m.ask("b"), type(e).__name__
+
+    original, fast = (Model(lambda question, number: rows if question == "a" else f"re {question}") for _ in range(2))
+    expected = tried(original)
+    found, rounds = predicted(tried, fast, asker=ModelAsker("any"))
+    assert (found.value, found.error) == (expected, None)
+    assert sorted(fast.asked) == sorted(original.asked)
+    assert rounds[0] == ["a"]
+    found = read(program, fast, asker=ModelAsker("any"))
+    assert [each.request.payload for each in found.asks] == ["a", "b"]
+
+
+def called_later(m: Any) -> Any:
+    seen: list[Any] = []
+
+    def note(row: Any) -> Any:
+        seen.append(1)
+        return row
+
+    rows = map(note, m.ask("a"))
+    m.ask(f"before {seen}")
+    list(rows)
+    m.ask(f"behind {seen}")
+
+
+def asked_for_each(m: Any) -> Any:
+    def judged(row: Any) -> Any:
+        return m.ask("good?") if row else 0
+
+    sorted(m.ask("a"), key=judged)
+    m.ask("b")
+
+
+def note(row: Any) -> str:
+    return repr("x")
+
+
+def noted_for_each(m: Any) -> Any:
+    seen: list[Any] = []
+
+    def seeing(row: Any) -> int:
+        seen.append(1)
+        return 1
+
+    max(m.ask("a"), key=seeing)
+    m.ask(f"{seen}")
+
+
+def perhaps_not_sorted(m: Any) -> Any:
+    found = "sorted"
+    rows = m.ask("a")
+    try:
+        sorted(rows, key=note)
+    except Exception:
+        found = "not sorted"
+    m.ask(found)
+
+
+def perhaps_not_mapped(m: Any) -> Any:
+    found = "mapped"
+    rows = m.ask("a")
+    try:
+        map(note, rows)
+    except Exception:
+        found = "not mapped"
+    m.ask(found)
+
+
+def perhaps_not_mapped_to_the_end(m: Any) -> Any:
+    found = "mapped"
+    rows = map(note, m.ask("a"))
+    try:
+        list(rows)
+    except Exception:
+        found = "not mapped"
+    m.ask(found)
+
+
+def perhaps_not_the_first(m: Any) -> Any:
+    found = "first"
+    rows = map(note, m.ask("a"))
+    try:
+        next(rows, None)
+    except Exception:
+        found = "no first"
+    m.ask(found)
+
+
+@pytest.mark.parametrize(
+    ("program", "asked"),
+    [
+        (called_later, ["a", "before []"]),
+        (asked_for_each, ["a", "good?", "b"]),
+        (noted_for_each, ["a"]),
+        (perhaps_not_sorted, ["a"]),
+        (perhaps_not_mapped, ["a"]),
+        (perhaps_not_mapped_to_the_end, ["a"]),
+        (perhaps_not_the_first, ["a"]),
+    ],
+)
+def test_a_function_is_called_as_often_and_when_the_items_are_made(
+    program: Callable[..., Any], asked: list[str]
+) -> None:
+    found = read(program, model(), asker=ModelAsker("any"))
+    assert [each.request.payload for each in found.asks] == asked
+
+
 # --- lists that grow -------------------------------------------------------------------------------------------------
 
 
