@@ -166,8 +166,8 @@ def address_of(url: str) -> tuple[str, str]:
 
 
 def may_pass_get(own: Request, other: Request) -> bool:
-    """Whether a GET may be sent while an earlier request is under way."""
-    if type(other.key) is not tuple or other.key[0] != "GET":
+    """Whether a GET may be sent while an earlier request is under way: not while the same is, which may count calls."""
+    if type(other.key) is not tuple or other.key[0] != "GET" or other.key == own.key:
         return False
     (host, path), (other_host, other_path) = own.key[-1], other.key[-1]  # type: ignore[index]
     return bool(host != other_host or path == other_path)

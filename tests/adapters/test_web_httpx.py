@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import requests
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 
@@ -211,6 +212,12 @@ def _in_one_client(url: str) -> list[Any]:
         return [*found, sorted(client.cookies.items())]
 
 
+def _of_two_hosts(url: str) -> list[Any]:
+    with httpx.Client() as client:
+        found = [client.get(each, params={"q": "1"}).json() for each in (url, f"{_other(url)}/b", f"{url}/c")]
+        return [*found, sorted((each.domain, each.name) for each in client.cookies.jar)]
+
+
 def _in_a_client_each(url: str) -> list[Any]:
     found = []
     for query in ("1", "22", "333"):
@@ -230,7 +237,7 @@ def _in_a_client_outside(url: str) -> list[Any]:
 CLIENT = httpx.Client()
 
 
-@pytest.mark.parametrize("way", [_in_one_client, _in_a_client_each, _in_a_client_outside])
+@pytest.mark.parametrize("way", [_in_one_client, _of_two_hosts, _in_a_client_each, _in_a_client_outside])
 def test_cookies_are_what_they_were(baking: Service, way: Any) -> None:
     app = app_of(baking, lambda query: way(f"{baking.url}/{len(query)}"))
     with counted(baking) as original:
@@ -330,6 +337,17 @@ def test_an_address_that_is_not_known_may_bring_cookies(service: Service) -> Non
             return [client.get(f"{url}/{llm.invoke('where?').content}").text, client.get(_other(url)).text]
 
     assert [len(each) for each in read(program, service.url).rounds] == [1, 2]
+
+
+@pytest.mark.parametrize("get", [httpx.get, requests.get])
+def test_the_same_page_is_read_in_turn(service: Service, get: Any) -> None:
+    """The page may count its calls."""
+    same, other = [
+        read(lambda url, end=end: [get(url, params={"q": each}).text for each in ("a", end)], service.url).rounds[0]
+        for end in "ab"
+    ]
+    assert not web_pages.may_pass_get(same[1], same[0])
+    assert web_pages.may_pass_get(other[1], other[0])
 
 
 # --- order and refusals ----------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ from teola_plugin.adapters.reader.values import (
 def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if not args:
-            return make(**kwargs)
+            return run.keep_order(make(**kwargs)) if make is set else make(**kwargs)
         if kind_of(args[0]) == "texts" and make is list and len(args) == 1:
             return run.unknown(args[0], holds="texts", is_safe=True)
         if len(args) == 1 and not kwargs and (filled := _filled(run, make, args[0])) is not None:

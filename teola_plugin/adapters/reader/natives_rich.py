@@ -11,6 +11,8 @@ that keeps what is shown, or writes to a file of the program's, ends the reading
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import gc
 import io
@@ -99,13 +101,13 @@ def attribute(value: Opaque, name: str) -> Callee | None:
     """Return a method of what rich has made; None for all other objects. Raises: AttributeError, Barrier."""
     if (sample := _sample_of(value)) is None:
         return None
+    if name != "track" and name not in (*_AT_TIMES, *_METHODS):
+        raise Barrier(f"it uses {name} of what rich has made")
+    method = getattr(sample, name)
     if name == "track":
         return Callee(_tracked, name)
     if name in _AT_TIMES:
         return Callee(_at_times, name)
-    if name not in _METHODS:
-        raise Barrier(f"it uses {name} of what rich has made")
-    method = getattr(sample, name)
     any_texts = 1 if name in _WITHOUT_MARKUP else 0
 
     def call(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -273,10 +275,12 @@ def _shown(name: str, run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if has_markup is None:
         has_markup = own is None or own["_markup"]
     is_any_text = name == "out" or (name in ("print", "log", "rule") and has_markup is False)
-    if name in ("print", "log", "out") and not kwargs and all(type(each) in _SIMPLE for each in args):
-        for each in args:  # which no trial is needed for
-            _sample(run, each, not is_any_text, False)
-        return None
+    if name in ("print", "log", "out"):
+        args = tuple([0 if type(each) is Unknown and _is_number(each) else each for each in args])
+        if not kwargs and all(type(each) in _SIMPLE for each in args):
+            for each in args:  # which no trial is needed for
+                _sample(run, each, not is_any_text, False)
+            return None
     screen = _screen(own)
     if name == "status":
         _require_several(run, screen)
@@ -392,11 +396,9 @@ def _sample(run: Any, value: Any, is_markup: bool, is_in_parts: bool, depth: int
     if kind is int:
         return max(-_LONG, min(value, _LONG))
     if kind is Unknown:
-        if unknown_number(value) or kind_of(value) == "bool":
-            return 0
         if is_markup or not is_text(value):
             run.raises(run.sources(value))
-        return "a"
+        return 0 if _is_number(value) else "a"
     if foreign.is_atom(value):
         return value
     if foreign.is_one_of(kind, (list, tuple, set, dict)) and depth < _MOST_DEPTH:
@@ -404,13 +406,18 @@ def _sample(run: Any, value: Any, is_markup: bool, is_in_parts: bool, depth: int
             run.raises(run.sources(value))
         part = partial(_sample, run, is_markup=is_markup and is_in_parts, is_in_parts=is_in_parts, depth=depth + 1)
         return {part(key): part(each) for key, each in value.items()} if kind is dict else kind(map(part, value))
-    held = _sample_of(value)
-    if held is None and kind is Opaque and _is_of_rich(type(value.held)) and _is_plain(value.held):
-        held = value.held
-    if held is not None:
-        return "a" if _is_shown(type(held)) else held
+    if (held := _sample_of(value)) is not None:
+        return held
+    if kind is Opaque and _is_of_rich(type(value.held)) and _is_plain(value.held):
+        with contextlib.suppress(Exception):  # what holds a lock, say
+            return copy.deepcopy(value.held)
     run.raises()
     return "a"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an unknown value is a number, which is printed as any value, but refused in most other places."""
+    return unknown_number(value) or kind_of(value) == "bool"
 
 
 def _require_sound(run: Any, text: str, is_markup: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.reader.world import Model, ModelAsker, predicted
+from tests.adapters.reader.world import Model, ModelAsker, predicted, same_as_original
 
 DOCS = ["a doc", "b doc", "c doc", "d doc"]
 
@@ -216,3 +216,21 @@ def test_a_judge_that_may_raise_overlaps_with_itself_alone() -> None:
     asker = ModelAsker(may_raise=True)
     _, asked = predicted(program, Model(judge), Model(judge), asker=asker)
     assert asked[0] == ["a", "b", "c"]
+
+
+def test_a_set_that_was_made_empty_is_walked_in_its_order() -> None:
+    def program(m: Model) -> Any:
+        found, words, more = [], set(), set()
+        for batch in (["b", "a", "e"], ["d", "c"]):
+            used = set()
+            for each in batch:
+                used.add(each)
+                words.add(each + each)
+            found.append([m.ask(each) for each in used])
+            more.update(used)
+        words.discard("aa")
+        return found, [m.ask(each) for each in words], [m.ask(each * 3) for each in more]
+
+    found, fast, original = same_as_original(program, lambda question, number: f"{question}{number}")
+    assert found.is_known
+    assert fast.asked == original.asked

@@ -34,6 +34,7 @@ from tests.adapters.reader.langchain_reading import check, hosted, read, stopped
 from tests.adapters.reader.test_exact_requests import Slow, graph
 
 LLM = hosted()
+TEXT = Text("a")
 CONSOLE = Console()
 HEADING = Panel("the heading")
 FILE = io.StringIO()
@@ -110,7 +111,7 @@ def shown_plainly(reply: str) -> None:
     CONSOLE.print(reply, markup=False)
     CONSOLE.print("a" * 500, "[b]" + "a" * 500, "é", width=1_000_000_000)
     rich_print(f"[bold]{len('abc')}[/bold]", {"a": 1})
-    CONSOLE.line(1_000_000_000 if reply == "" else 1)
+    CONSOLE.line(2)
     CONSOLE.print()
     print("last")
 
@@ -171,6 +172,8 @@ MAY_RAISE: list[Callable[[str], Any]] = [
     lambda reply: CONSOLE.print([Own()]),
     lambda reply: CONSOLE.print(Own()),
     lambda reply: CONSOLE.print(Panel(Own())),  # type: ignore[arg-type]
+    lambda reply: CONSOLE.rule(reply == "x"),  # type: ignore[arg-type]
+    lambda reply: CONSOLE.line(len(reply)),
     lambda reply: Console(highlight=False, style="red").print(reply),
 ]
 
@@ -227,6 +230,20 @@ def test_a_line_is_flushed_behind_a_live_display() -> None:
     assert check(program, "q").certain == [[True, True]]
 
 
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda reply: Panel("a", title=len(reply)),  # type: ignore[arg-type]
+        lambda reply: CONSOLE.print("a", end=len(reply)),  # type: ignore[arg-type]
+        lambda reply: CONSOLE.print("a", end=Text(reply)),  # type: ignore[arg-type]
+    ],
+)
+def test_nothing_is_certain_behind_an_argument_that_rich_refuses(show: Callable[[str], Any]) -> None:
+    found = read(lambda x: [show(ask(x)), ask("behind")], "q")
+    assert not any(found.certain[0][1:])
+    assert "it shows with rich what raises" in found.stopped
+
+
 STOPS: list[Callable[[str], Any]] = [
     lambda x: CONSOLE.print("a[/bold]"),
     lambda x: CONSOLE.print("a", style="no such style"),
@@ -258,6 +275,9 @@ STOPS: list[Callable[[str], Any]] = [
     lambda x: Console(file=io.StringIO()).print("x"),
     lambda x: rich_print("x", file=FILE),
     lambda x: Progress().start(x),  # type: ignore[call-arg]
+    lambda x: Markdown(Text("a")),  # type: ignore[arg-type]
+    lambda x: CONSOLE.print("a", end=Text("a")),  # type: ignore[arg-type]
+    lambda x: CONSOLE.print("a", end=TEXT),  # type: ignore[arg-type]
 ]
 
 
@@ -465,3 +485,14 @@ def test_an_error_of_markup_asks_for_nothing_behind() -> None:
     with pytest.raises(markup.MarkupError):
         asyncio.run(optimize(graph(model, build(model))).ainvoke({"x": None}))
     assert [text for _, text in model._calls] == ["before", "say [/b]"]
+
+
+def test_a_method_that_a_class_has_not_is_an_error() -> None:
+    def program(x: str) -> Any:
+        try:
+            Text(ask(x)).start()  # type: ignore[attr-defined]
+        except AttributeError:
+            return ask("none")
+        return ask("some")
+
+    assert check(program, "q").value == ask("none")
