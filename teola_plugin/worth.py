@@ -5,12 +5,14 @@ the cost, or if a prompt was prefilled early. After several calls in a row witho
 the framework for a number of calls; then one call tries again. Calls side by side count once: those which began before
 the last useless call had ended are no further evidence.
 
-How much sooner replies came is an estimate, which takes a delay by our own CPU time for a gain. A small gain, and any
-of calls side by side, is therefore checked: single calls rest, and are compared with the calls before and after.
+How much sooner replies came is an estimate, which takes a delay by our own CPU time for a gain. A small gain, one that
+took much reading, and any of calls side by side is therefore checked: single calls rest, and are compared with the
+calls before and after.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from teola_plugin.runtime.session.report import Report
@@ -52,8 +54,8 @@ REQUEST_S = 0.002
 """CPU cost of an early request to a hosted model, made from another thread of the interpreter: 1 to 2 ms more."""
 
 READING = 2.5
-"""The least gain per CPU second of reading. Reading delays the framework's own code, which runs in the same
-interpreter: on two busy cores by 0.8 to 1.4 s for each second.
+"""A smaller gain per CPU second of reading is checked, and one of less than 1 s counts as none. Reading delays the
+framework's own code, which runs in the same interpreter: on two busy cores by 0.8 to 1.4 s for each second.
 """
 
 
@@ -96,14 +98,11 @@ class Worth:
             self.resting = 0
             return
         self.until_check -= 1
-        least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
+        least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, report.reading_s)
+        sure_s = max(CHECKED_GAIN * took_s, READING * report.reading_s) if calls < CHECKED_CALLS else math.inf
         if not report.prefills and report.gained_s < least_s:
             self._count_useless(report, 1 if report.hits else HITLESS)
-        elif (
-            not report.prefills
-            and (report.gained_s < CHECKED_GAIN * took_s or calls >= CHECKED_CALLS)
-            and self._is_slower(took_s)
-        ):
+        elif not report.prefills and report.gained_s < sure_s and self._is_slower(took_s):
             self._count_useless(report, PATIENCE_CALLS)
         else:
             self.useless, self.resting, self.is_trying = 0, 0, False

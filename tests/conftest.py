@@ -33,7 +33,8 @@ HUNG_S = 240
 GARBAGE_OBJECTS = 200_000
 COLD_PROVIDER = providers.Provider
 REST_VISITS = places.REST_VISITS
-PATIENCE_CALLS, CHECKED_GAIN, CHECKED_CALLS = worth.PATIENCE_CALLS, worth.CHECKED_GAIN, worth.CHECKED_CALLS
+PATIENCE_CALLS, CHECKED_GAIN = worth.PATIENCE_CALLS, worth.CHECKED_GAIN
+CHECKED_CALLS, READING = worth.CHECKED_CALLS, worth.READING
 SHOWN_CALLS = 8
 ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
@@ -59,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Engines that answer at once leave no time to run ahead in, and nothing is gained from them.
     processor.limits = (math.inf, math.inf)
     places.REST_VISITS = 0
-    worth.PATIENCE_CALLS, worth.CHECKED_GAIN, worth.CHECKED_CALLS = sys.maxsize, 0.0, sys.maxsize
+    worth.PATIENCE_CALLS, worth.CHECKED_GAIN = sys.maxsize, 0.0
+    worth.CHECKED_CALLS, worth.READING = sys.maxsize, 0.0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
 from teola_plugin.worth import CALLS_BEFORE_CHECK, CHECKS, MOST_REST_CALLS, REST_CALLS, UNCHECKED_CALLS, Worth
-from tests.conftest import CHECKED_CALLS, CHECKED_GAIN, PATIENCE_CALLS
+from tests.conftest import CHECKED_CALLS, CHECKED_GAIN, PATIENCE_CALLS, READING
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
 CHECKED = pytest.mark.usefixtures("checks")
@@ -36,6 +36,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains are checked in the test, unlike in other tests."""
     monkeypatch.setattr("teola_plugin.worth.CHECKED_GAIN", CHECKED_GAIN)
     monkeypatch.setattr("teola_plugin.worth.CHECKED_CALLS", CHECKED_CALLS)
+    monkeypatch.setattr("teola_plugin.worth.READING", READING)
 
 
 def judge(worth: Worth, report: Report, calls: int = 1) -> None:
@@ -113,10 +114,19 @@ def test_it_rests_sooner_after_calls_without_a_hit() -> None:
 
 
 def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
-    read = Report(hits=1, gained_s=0.01, ended_s=0.015, reading_s=0.01)
+    read = Report(hits=1, gained_s=0.01, ended_s=0.015, reading_s=0.011)
     assert runs(*[read] * (PATIENCE_CALLS + 1))[-1] is False
     assert all(runs(*[replace(read, reading_s=0.001)] * 10))
     assert all(runs(*[Report(hits=3, gained_s=0.67, ended_s=2.2, reading_s=0.23)] * 10))  # 0.38 s sooner
+
+
+@CHECKED
+def test_a_gain_that_took_much_reading_is_checked() -> None:
+    def ran(at_rest_s: float) -> list[bool]:
+        return checked(1.0, at_rest_s, calls=CALLS_BEFORE_CHECK + 2 * CHECKS + 1, share=0.3, reading_s=0.2)
+
+    assert ran(1.2).count(False) == 2  # the checks; 0.2 s sooner
+    assert ran(0.9)[-1] is False
 
 
 def test_requests_that_cost_more_than_they_gain_rest() -> None:
@@ -125,13 +135,14 @@ def test_requests_that_cost_more_than_they_gain_rest() -> None:
     assert all(runs(*[replace(many, hosted_hits=10)] * 10))
 
 
-def checked(ahead_s: float, at_rest_s: float, *, calls: int, share: float = 0.1) -> list[bool]:
+def checked(ahead_s: float, at_rest_s: float, *, calls: int, share: float = 0.1, reading_s: float = 0.0) -> list[bool]:
     """Which of so many calls with a small estimated gain ran ahead."""
     worth, ran = Worth(), []
     for _ in range(calls):
         ran.append(worth.is_worth())
         took_s = ahead_s if ran[-1] else at_rest_s
-        judge(worth, Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1]))
+        report = Report(hits=3, gained_s=share * took_s, ended_s=took_s, rested=not ran[-1], reading_s=reading_s)
+        judge(worth, report)
     return ran
 
 

@@ -235,26 +235,22 @@ class _Get:
     follows: bool
 
 
-def _built(
-    client: Any, transport: Hashable, is_async: bool, url: Any, options: Mapping[str, Any], *, is_sent: bool = False
-) -> _Get | None:
-    """Return the GET for arguments of `get`; None for unread arguments, and for a client with cookies.
+def _built(client: Any, transport: Hashable, is_async: bool, url: Any, options: Mapping[str, Any]) -> _Get | None:
+    """Return the GET for arguments of `get`; None for unread arguments, and where cookies of the client may be sent.
 
-    `client`: a client, or a blank client with the settings of a client to be made. `is_sent`: the client sends the
-    request now, so cookies for other hosts do not matter.
+    `client`: a client, or a blank client with the settings of a client to be made.
     """
     given = {name: _plain(value) for name, value in options.items() if value is not _httpx().USE_CLIENT_DEFAULT}
     if type(url) is not str or given.keys() - _OPTIONS or not is_comparable(value_key([*given.values()])):
         return None
-    has_cookies = len(client.cookies.jar) > 0
-    if type(client._default_encoding) is not str or (has_cookies and not is_sent):
+    if type(client._default_encoding) is not str:
         return None
     follows = given.pop("follow_redirects", client.follow_redirects)
     try:
         request = client.build_request("GET", url, **given)
     except Exception:  # httpx refuses the arguments
         return None
-    if has_cookies and (follows or "cookie" in request.headers):
+    if "cookie" in request.headers or (follows and len(client.cookies.jar)):
         return None
     how = follows, client.max_redirects, client._default_encoding, client.trust_env, request.extensions
     asked = value_key((is_async, str(request.url), request.headers.raw, how))
@@ -609,8 +605,7 @@ def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ha
     if not is_client_class(cls) or client.is_closed or not _is_as_published(cls):
         return None
     transport = _transport_of(client)
-    is_async = cls is _httpx().AsyncClient
-    get = None if transport is None else _built(client, transport, is_async, url, options, is_sent=True)
+    get = None if transport is None else _built(client, transport, cls is _httpx().AsyncClient, url, options)
     return get and get.key
 
 

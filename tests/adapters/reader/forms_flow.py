@@ -424,9 +424,21 @@ def pieces(texts: list[str]) -> Any:
         yield f"{at}: {text}"
 
 
-@form(1, "pieces is a generator function")
+@form(5)
 def generator(state: State) -> Any:
     return {"out": [LLM.invoke(piece).content for piece in pieces(state["documents"])]}
+
+
+def counted(texts: list[str]) -> Any:
+    length = 0
+    for text in texts:
+        length += len(text)
+        yield f"{length}: {text}"
+
+
+@form(1, "counted is a generator function")
+def generator_that_counts(state: State) -> Any:
+    return {"out": [LLM.invoke(piece).content for piece in counted(state["documents"])]}
 
 
 # --- asynchronous -----------------------------------------------------------------------------------------------------
