@@ -301,6 +301,10 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     run.tick()
     is_direct, run.is_direct = run.is_direct, False
     if isinstance_of(callee, Callee):
+        if type(callee) is FunctionValue:
+            _require_known_use(callee.code, is_direct)
+        if type(callee) is Method:
+            run.is_direct = is_direct and _is_generator(callee.function)
         return callee.handler(run, args, kwargs)
     if type(callee) is not Opaque:
         if type(callee) is Unknown and callee.holds != "any":
@@ -487,8 +491,23 @@ def _call_function(
     code = compiled(function)
     if code is None:
         raise Barrier(f"it calls {function.__code__.co_qualname}, whose source cannot be read")
+    _require_known_use(code, is_direct)
     defaults, keyword_defaults = _defaults_of(run, function)
     return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs, is_direct=is_direct)
+
+
+def _is_generator(function: Any) -> bool:
+    held = function.held if type(function) is Opaque else None
+    return function.code.is_generator if type(function) is FunctionValue else inspect.isgeneratorfunction(held)
+
+
+def _require_known_use(code: Code, is_direct: bool) -> None:
+    """Require a call of a generator function by a call expression: frameworks treat such functions in other ways.
+
+    Raises: Barrier.
+    """
+    if code.is_generator and not (is_direct and code.elements is not None):
+        raise Barrier(f"{code.name} is a generator function")
 
 
 def _defaults_of(run: Run, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -518,8 +537,6 @@ def _invoke(
     run: Run, code: Code, around: Frame | None, function: Any, defaults: tuple[Any, ...],
     keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_direct: bool = False,
 ) -> Any:  # fmt: skip
-    if code.is_generator and code.elements is None:
-        raise Barrier(f"{code.name} is a generator function")
     frame = _bound(run, code, around, function, defaults, keyword_defaults, args, kwargs)
     if code.elements is not None:
         return Lazy(run, _generated(run, code, code.elements, frame))
@@ -535,6 +552,8 @@ def _generated(run: Run, code: Code, elements: Evaluate, frame: Frame) -> Iterat
     """
     items: Any = None
     while True:
+        if not run.levels:
+            raise Barrier(f"elements of {code.name} are taken outside of functions")
         level = run.levels[-1]
         site, called = run.site, level.call  # of the function that takes the elements
         try:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
+from teola_plugin.adapters.reader import calls
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Callee, Opaque
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque
+from tests.adapters.reader.langchain_reading import check, hosted, real
+from tests.adapters.reader.langchain_reading import read as langchain_read
+from tests.adapters.reader.oracle import new_run
 from tests.adapters.reader.world import Model, ModelAsker, predicted, read, same_as_original
 
 SIZE = 2
@@ -241,3 +247,40 @@ def test_the_place_of_a_call_that_takes_elements_stays() -> None:
     found = read(lambda m: m.ask(parts(LIST)), Model(lambda question, number: "x"), asker=Taking())
     assert found.value == 3
     assert places[0] == places[1]
+
+
+LLM = hosted()
+
+
+def ask(text: str) -> Any:
+    return LLM.invoke(text).content
+
+
+class Parts:
+    def of(self, items: list[Any]) -> Iterator[Any]:
+        return self.each(items)
+
+    def each(self, items: list[Any]) -> Iterator[Any]:
+        for at in range(0, len(items), 2):
+            yield items[at : at + 2]
+
+
+PARTS = Parts()
+
+
+@pytest.mark.parametrize("made", [parts, PARTS.each, functools.partial(parts)])
+def test_a_framework_that_calls_a_generator_function_joins_the_elements(made: Any) -> None:
+    """LangChain gives the sum of the elements to the next step."""
+    chain = RunnableLambda(made) | RunnableLambda(lambda x: [ask(each) for each in x])
+    expected, keys = real(chain, "abcd")
+    assert len(expected) == len(keys) == 4
+    assert "is a generator function" in langchain_read(chain, "abcd").stopped
+    assert "is a generator function" in langchain_read(lambda x: [ask(each) for each in map(made, [x])], "abcd").stopped
+    found = check(lambda x: [ask(each) for each in PARTS.each(x)], "abcd")
+    assert found.certain[0] == [True, True]
+
+
+def test_elements_that_are_taken_outside_of_functions_are_not_read() -> None:
+    made = calls.call_site(new_run(), Opaque(parts), ((LIST,), {}))
+    with pytest.raises(Barrier, match="outside of functions"):
+        next(made)
