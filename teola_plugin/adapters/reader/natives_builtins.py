@@ -513,7 +513,7 @@ def _hasattr(run: Any, value: Any, name: Any) -> Any:
     except AttributeError:
         return False
     except Undecided:
-        found = value
+        return run.unknown(value, holds="bool", is_safe=True)
     is_unknown = type(value) is Unknown or run.is_from_before(found)
     return run.unknown(found, holds="bool", is_safe=True) if is_unknown else True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.reader.world import Model, ModelAsker, predicted, same_as_original
+from tests.adapters.reader.world import Model, ModelAsker, predicted, read, same_as_original
 
 DOCS = ["a doc", "b doc", "c doc", "d doc"]
 
@@ -234,3 +234,13 @@ def test_a_set_that_was_made_empty_is_walked_in_its_order() -> None:
     found, fast, original = same_as_original(program, lambda question, number: f"{question}{number}")
     assert found.is_known
     assert fast.asked == original.asked
+
+
+def test_whether_a_set_of_unknown_items_has_an_attribute_is_not_taken_for_true() -> None:
+    def program(m: Model, names: set[str]) -> None:
+        names |= {m.ask("first")}
+        if hasattr(names, "name"):
+            m.ask("never")
+
+    asks = read(program, Model(lambda question, number: "x"), {"a"}).asks
+    assert [each.is_possible for each in asks] == [False, True]
