@@ -5,8 +5,9 @@
 
 The rules of `requests.get` hold (web_pages.py). A new client makes each early request: with the settings of the
 program's client, new connections and no cookies. A client keeps the cookies of a reply and sends the cookies again. So
-a request waits for an earlier request of the same client which may bring cookies for the host, and a client with
-cookies sends nothing early. The client of the framework's run gets the cookies of all replies.
+a request waits for an earlier request of the same client which may bring cookies for the host. A request with a cookie
+is not sent early, nor one that follows redirects once the client has cookies. The client of the framework's run gets
+the cookies of all replies.
 
 Only httpx as published counts: no subclass, hook, authentication, transport or proxy, and no replaced method (a mock of
 a test, a tracer) in httpx or httpcore.
@@ -243,7 +244,7 @@ def _built(client: Any, transport: Hashable, is_async: bool, url: Any, options: 
     given = {name: _plain(value) for name, value in options.items() if value is not _httpx().USE_CLIENT_DEFAULT}
     if type(url) is not str or given.keys() - _OPTIONS or not is_comparable(value_key([*given.values()])):
         return None
-    if type(client._default_encoding) is not str:
+    if type(client._default_encoding) is not str:  # a function of the program's
         return None
     follows = given.pop("follow_redirects", client.follow_redirects)
     try:
