@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import itertools
 import operator
 import os
@@ -91,7 +92,7 @@ def mro_of(cls: type) -> tuple[type, ...]:
 class Seen:
     """The parts of a class when first looked at; `is_unchanged` compares them with the parts now."""
 
-    __slots__ = ("cls", "codes", "epoch", "functions", "names", "namespace", "values")
+    __slots__ = ("caching", "cls", "codes", "epoch", "functions", "names", "namespace", "values")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -101,6 +102,7 @@ class Seen:
         for name in self.names:
             if type(name) is not str:
                 raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
+        self.caching = [name for name, each in self.namespace.items() if type(each) is functools.cached_property]
         module = self.namespace.get("__module__")
         is_of_others = type(module) is not str or not is_in_library(module)
         self.functions = [each for each in self.values if is_of_others and type(each) is types.FunctionType]
@@ -189,6 +191,16 @@ def in_mro(cls: type, name: str) -> Any:
         if name in namespace:
             return namespace[name]
     return MISSING
+
+
+def caching_in(cls: type) -> set[str]:
+    """Return the names of a class's attributes that are a `functools.cached_property`."""
+    found = set[str]()
+    for each in reversed(mro_of(cls)):
+        parts = seen(each)
+        if found or parts.caching:
+            found = found.difference(parts.namespace).union(parts.caching)
+    return found
 
 
 def owner_in_mro(cls: type, name: str) -> type | None:

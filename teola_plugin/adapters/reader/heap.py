@@ -19,7 +19,7 @@ import functools
 import operator
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -958,8 +958,10 @@ class Heap:
         is_outside = any(key in self._exact or self.stands_outside(held) for key, held in changed.items())
         return is_outside or any(self.reached(changed, [*roots, *(self.frames() if frames is None else frames)]))
 
-    def reached(self, changed: Iterable[int], roots: Iterable[Any]) -> Iterator[int]:
+    def reached(self, changed: Collection[int], roots: Iterable[Any]) -> Iterator[int]:
         """Yield the ids that `roots` reach among the ids of changed objects; all ids behind what has unknown parts."""
+        if not changed:
+            return
         for value in self._walk(roots):
             if value is _UNKNOWN_PARTS:
                 yield from changed

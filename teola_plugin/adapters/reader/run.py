@@ -15,7 +15,7 @@ import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from teola_plugin.adapters.reader import (
@@ -1137,8 +1137,9 @@ def _settings_of(component: Any) -> Iterator[tuple[Hashable, str, Any]]:
     own, cls = foreign.own_attributes(component) or {}, type(component)
     of_user = [each for each in foreign.mro_of(cls) if not is_class_of_others(each)]
     names = {name for each in of_user for name in foreign.namespace_of(each).get("__annotations__", ())}
+    names |= foreign.caching_in(cls)
     for name, value in list(own.items()):
-        if name not in names and type(foreign.in_mro(cls, name)) is not cached_property:
+        if name not in names:
             yield (id(own), name), name, value
 
 
