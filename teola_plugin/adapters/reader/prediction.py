@@ -46,6 +46,13 @@ log = logging.getLogger(__name__)
 MAX_READINGS = 200
 """Readings of one program from one state."""
 
+GATHERING = 0.5
+"""How long a reply waits for further replies, as a part of the time of the latest evaluation.
+
+Replies to requests made together often come together: the first alone would be read for nothing, and the others would
+wait for that reading.
+"""
+
 MAX_IN_VAIN = 3
 """Rounds of a loop that are read on behind an unread statement and have only one request, before no more are read."""
 
@@ -126,6 +133,8 @@ class Prediction:
         self._unbound: list[Passed] = []
         self._had_found = self._rounds_in_vain = 0
         self._mark: Mark | None = None
+        self._took_s = 0.0
+        self._has_come = threading.Event()
         self._listener = listener or Listener()
         if listener is not None:
             listener.on_news = self._read_behind
@@ -144,6 +153,7 @@ class Prediction:
         """Make no more requests. `is_wrong`: the assumed routes have proved wrong."""
         with self._lock:
             self.is_over = self._is_stopped = True
+            self._has_come.set()
             self._listener.end()
             possible = list(self._possible.values()) if is_wrong else []
         for ask in possible:
@@ -186,19 +196,31 @@ class Prediction:
     def _news(self, *, is_last: bool = False) -> None:
         with self._lock:
             self._has_news = True
+            self._has_come.set()
             if self._is_reading or (self.is_over and not is_last):
                 return
             self._is_reading = True
         self._line.soon(self._read)
 
+    def _gather(self) -> None:
+        """Wait a little for the replies that have not come yet, if some have."""
+        until_s = time.monotonic() + GATHERING * self._took_s
+        while (left_s := until_s - time.monotonic()) > 0 and not (self.is_over or self._unbound):
+            self._has_come.clear()
+            came = [reply.outcome is not None for _, reply in list(self._waiting.values())]
+            if all(came) or not any(came):
+                return
+            self._has_come.wait(left_s)
+
     def _read(self) -> None:
         while True:
+            self._gather()
             with self._lock:
                 if not self._has_news or (self.is_over and self._routes is None):
                     self._is_reading = False
                     return
                 self._has_news = False
-            started_s = time.thread_time()
+            started_s, began_s = time.thread_time(), time.monotonic()
             self.is_evaluating = True
             try:
                 self._evaluate()
@@ -207,6 +229,7 @@ class Prediction:
                 self._end()
             finally:
                 self.is_evaluating = False
+                self._took_s = time.monotonic() - began_s
                 self._line.spent(time.thread_time() - started_s)
             if self._is_stopped and self._routes is not None:
                 self._routes.forget(self)

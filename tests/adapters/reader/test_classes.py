@@ -639,3 +639,18 @@ def test_models_with_code_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None
             assert not classes.is_clean_model(Data)
             assert not classes.is_clean_model(Around)
         classes.begin()
+
+
+class _Cached:
+    name = functools.cached_property(str)
+    size = functools.cached_property(id)
+
+
+class _Overriding(_Cached):
+    size = 3  # type: ignore[assignment]
+
+
+def test_an_overridden_cached_property_keeps_nothing() -> None:
+    assert foreign.caching_in(_Cached) == {"name", "size"}
+    assert foreign.caching_in(_Overriding) == {"name"}
+    assert foreign.caching_in(int) == set()

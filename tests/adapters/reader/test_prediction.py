@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -84,6 +85,50 @@ def test_each_request_is_made_once_and_the_prediction_ends_with_the_program() ->
     line.replies["b"].put(Done("y"))
     assert line.asked == ["a", "b"]
     assert begun.is_over
+
+
+class Threads(Line):
+    """Does work in a thread for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[threading.Thread] = []
+
+    def soon(self, work: Callable[[], None]) -> None:
+        self.threads.append(threading.Thread(target=work))
+        self.threads[-1].start()
+
+    def join(self) -> None:
+        """Wait for all work."""
+        for each in self.threads:
+            each.join(60)
+            assert not each.is_alive()
+
+
+def test_replies_that_come_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "GATHERING", 1e9)
+    line = Threads()
+    begun = Prediction(Nobody(), line, State(asking("a", "b"), Given()))
+    begun.begin()
+    line.join()
+    line.replies["a"].put(Done("x"))
+    line.threads[-1].join(0.05)
+    assert begun.readings == 1
+    line.replies["b"].put(Done("y"))
+    line.join()
+    assert (begun.readings, begun.is_over) == (2, True)
+
+
+def test_a_prediction_that_is_over_waits_for_no_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "GATHERING", 1e9)
+    line = Threads()
+    begun = Prediction(Nobody(), line, State(asking("a", "b"), Given()))
+    begun.begin()
+    line.join()
+    line.replies["a"].put(Done("x"))
+    begun.stop()
+    line.join()
+    assert begun.readings == 1
 
 
 def heard(*questions: str, where: Hashable = ()) -> Listener:
