@@ -384,7 +384,6 @@ class Heap:
         """Note that an object, which the reader may change, is about to change."""
         key = id(held)
         self._changes += 1
-        self._orders.pop(key, None)  # restored content may be in another order
         if (key in self._given or key in self._exact) and key not in self._changed:
             self._changed[key] = held, content_of(held)
         for log in self._logs:
@@ -406,7 +405,8 @@ class Heap:
         The order of a set that was changed in place depends on the set's past even if the set was empty.
         """
         is_changed = any(each is held for each in made_of)
-        if all(map(self.has_order, made_of)) and (not is_changed or id(held) in self._orders):
+        is_made = not is_changed or (id(held) in self._orders and all(map(has_own_hash, held)))
+        if is_made and all(map(self.has_order, made_of)):
             self._orders[id(held)] = held
         else:
             self._orders.pop(id(held), None)
@@ -421,6 +421,11 @@ class Heap:
     def forget_order(self, held: Any) -> None:
         """Note that the elements of a set may have another order in the framework's run."""
         self._orders.pop(id(held), None)
+
+    def _set_content(self, held: Any, content: Any) -> None:
+        """Set the content of an object; elements of a set that is filled at once may be in another order."""
+        set_content(held, content)
+        self.forget_order(held)
 
     def put_back(self) -> None:
         """Restore the inputs of the evaluation, and the variables with which it went on behind a barrier."""
@@ -790,7 +795,7 @@ class Heap:
             for leave in self._leaves[marked:]:
                 leave.complete(log)
             for held, content in log.values():
-                set_content(held, content)
+                self._set_content(held, content)
             for leave in self._leaves[marked:]:
                 leave.log.clear()
             log.clear()
@@ -1240,6 +1245,7 @@ class Heap:
             names = [*now, *(name for name in other if name not in now)]
             merged = {n: self.joined(now[n], other[n], why) if n in now and n in other else _UNBOUND for n in names}
         elif kind is set:
+            self.forget_order(held)  # equal sets that were filled otherwise
             if is_lost or not _same_atoms(now, other):
                 self.taint_with(held, self._each_of_either(held, other, marks, why))
             return
@@ -1280,7 +1286,7 @@ class Heap:
         """Replace the state by another path's: its `contents`, and else the contents before the changes in `since`."""
         for key, (held, content) in {**since, **contents}.items():
             self.note(held)
-            set_content(held, content if key in contents else since[key][1])
+            self._set_content(held, content if key in contents else since[key][1])
         self._set(marks)
 
     # --- paths -------------------------------------------------------------------------------------------------------

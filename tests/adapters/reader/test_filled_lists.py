@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from teola_plugin.adapters.reader import instances
-from tests.adapters.reader import random_groups, random_lists
+from tests.adapters.reader import random_groups, random_lists, random_sets
 from tests.adapters.reader.fuzzing import Difference, judged
 from tests.adapters.reader.random_programs import inputs
 from tests.adapters.reader.test_fuzz_semantics import FIRST, PROGRAMS, module_of
@@ -507,7 +507,9 @@ def test_a_function_that_calls_itself_a_known_number_of_times_is_read() -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE // 2)))
-@pytest.mark.parametrize("forms", [random_lists.FORMS, random_groups.FORMS], ids=["lists", "groups"])
+@pytest.mark.parametrize(
+    "forms", [random_lists.FORMS, random_groups.FORMS, random_sets.FORMS], ids=["lists", "groups", "sets"]
+)
 def test_what_is_read_of_random_lists_is_so(
     seed: int, forms: random_lists.Forms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

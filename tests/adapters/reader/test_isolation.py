@@ -218,8 +218,8 @@ def test_a_set_that_was_changed_in_an_arm_is_in_no_known_order() -> None:
     run, held = new_run(), {"a", "b"}
     run.keep_order(held)
     assert run.has_order(held)
-    run.begin()
-    run.touch(held)
+    frame = Frame()
+    run.fork(frame, lambda _: run.touch(held), lambda _: None)
     assert not run.has_order(held)
 
 

@@ -244,3 +244,103 @@ def test_whether_a_set_of_unknown_items_has_an_attribute_is_not_taken_for_true()
 
     asks = read(program, Model(lambda question, number: "x"), {"a"}).asks
     assert [each.is_possible for each in asks] == [False, True]
+
+
+def stir(held: set[Any]) -> None:
+    """Leave the elements as before, but in another order."""
+    for each in "stuvwxyz":
+        held.add(each)
+    for each in "stuvwxyz":
+        held.discard(each)
+
+
+def filled_in_rounds(m: Model) -> Any:
+    found = []
+    for batch in ([7, 15, 23, 31], [8, 0, 16], ["a", "b", "c"]):
+        used: set[Any] = set()
+        try:
+            for each in batch:
+                used.add(each)
+            stir(used)
+            found.append(m.ask(str(list(used))))
+            if "no" in m.ask(str(batch)):
+                continue
+            words = set(used)
+            words.update(batch, used)
+            found.append(m.ask(str(list(words))))
+        except ValueError:
+            continue
+    return found
+
+
+def test_sets_that_rounds_fill_are_walked_in_their_order() -> None:
+    def reply(question: Any, number: int) -> str:
+        return f"{question}{number}"
+
+    original, fast = Model(reply), Model(reply)
+    value = filled_in_rounds(original)
+    found, rounds = predicted(filled_in_rounds, fast)
+    assert found.value == value
+    assert rounds[0] == [each for at in (0, 3, 6) for each in original.asked[at : at + 2]]
+    assert sorted(fast.asked) == sorted(original.asked)
+
+
+def stirred_on_one_path(m: Model, used: set[Any]) -> None:
+    if m.ask("?") == "yes":
+        stir(used)
+
+
+def stirred_on_the_other_path(m: Model, used: set[Any]) -> None:
+    if m.ask("?") != "yes":
+        pass
+    else:
+        stir(used)
+
+
+def stirred_before_an_error(m: Model, used: set[Any]) -> None:
+    try:
+        stir(used)
+        int(m.ask("?"))
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize("stirs", [stirred_on_one_path, stirred_on_the_other_path, stirred_before_an_error])
+def test_a_set_that_is_in_one_of_two_orders_is_not_walked(stirs: Any) -> None:
+    def program(m: Model) -> Any:
+        used: set[Any] = set()
+        used.update([7, 15, 23, 31])
+        stirs(m, used)
+        return [m.ask(str(each)) for each in used]
+
+    assert read(program, Model(lambda question, number: "yes")).certain == ["?"]
+    for reply in ("yes", "no", "1"):
+        found, _, _ = same_as_original(program, lambda question, number, reply=reply: reply)
+        assert found.is_known
+
+
+def test_a_set_that_is_put_back_for_the_other_path_is_not_walked() -> None:
+    def program(m: Model) -> Any:
+        used: set[Any] = set()
+        used.update([7, 15, 23, 31])
+        stir(used)
+        for _ in range(1):
+            if m.ask("?") == "yes":
+                used.add(0)
+                continue
+            m.ask(str(list(used)))
+        return None
+
+    found = read(program, Model(lambda question, number: "no"))
+    assert (found.certain, found.possible) == (["?"], [])
+
+
+def test_what_has_no_hash_of_its_own_leaves_no_known_order() -> None:
+    def program(m: Model) -> Any:
+        nan = float("nan")
+        used = {nan}
+        used -= {nan}
+        used.update([7, 15, 23])
+        return m.ask(str(list(used)))
+
+    assert read(program, Model(lambda question, number: "no")).certain == []
