@@ -119,6 +119,8 @@ def _reading_lines(readings: Sequence[Reading], is_called: bool) -> list[str]:
         is_counted = each.requests and each.ahead is not None
         ahead = f", {each.ahead} of them before the run came to it" if is_counted else ""
         found = f"{requests} found{ahead}"
+        if each.ahead == 0 and each.requests > 1:
+            found += " (in the run, those that do not wait for one another may still be asked together)"
         if not each.readings:
             said = f"not read yet: {each.barrier or _why_unread(each, is_called)}"
         elif each.barrier:

@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import time
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -27,7 +28,7 @@ from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
-from teola_plugin.trace import Break, Traced
+from teola_plugin.trace import Break, Reading, Traced
 from tests.adapters.langchain.test_langchain_foreign import HostedNatively
 from tests.support.tiny_profiles import TINY_CPU_LLM
 
@@ -282,3 +283,14 @@ def test_a_function_in_a_chain_is_shown_with_how_far_it_was_read() -> None:
         assert chain.invoke({"q": "why"}) == model.invoke(function({"q": "why"})).content
         said = " ".join(explain(chain).split())
         assert re.search(rf"{function.__name__} \(test_explain.py:\d+\): {found}", said)
+
+
+@pytest.mark.parametrize(
+    ("requests", "ahead", "is_said"), [(4, 0, True), (4, 1, False), (1, 0, False), (4, None, False)]
+)
+def test_requests_that_are_found_in_the_run_may_still_be_asked_together(
+    requests: int, ahead: int | None, is_said: bool
+) -> None:
+    reading = Reading("node: f", readings=1, requests=requests, ahead=ahead)
+    said = as_text("Graph", replace(TRACED, readings=(reading,)), DONE, None, is_called=True)
+    assert ("those that do not wait for one another may still be asked together" in " ".join(said.split())) is is_said
