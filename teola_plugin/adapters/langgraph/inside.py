@@ -7,17 +7,28 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import ensure_config
+from langgraph._internal import _config
 from langgraph._internal._constants import CONF
 from langgraph.config import get_config, get_stream_writer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.runtime import Runtime
+from langgraph.runtime import DEFAULT_RUNTIME, Runtime
 from langgraph.types import interrupt
 
+from teola_plugin.adapters.handlers import noted_by
+from teola_plugin.adapters.langchain.reading_runnables import handlers_in, require_plain_config
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
 from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending, Unknown
+
+_READ: dict[str, type | None] = {
+    "recursion_limit": int, "tags": list, "metadata": dict, "run_name": str, CONF: dict, "callbacks": None,
+}  # fmt: skip
+"""The keys of a config that are read, with the class of each value."""
+
+_HAS_OWN_THREADS = hasattr(_config, "_CHECKPOINT_COORDINATE_KEYS")
+"""Whether a thread's id in a config drops the configurable values of the context, as in newer releases."""
 
 
 class LangGraphAsker:
@@ -40,12 +51,17 @@ class LangGraphAsker:
             return self._langchain.run_component(run, component, value, kwargs, is_async=is_async, source=source)
         if kwargs:
             raise Barrier(f"the graph {component.get_name()} is called with arguments that are not read")
-        way = replace(self._way, is_async=is_async)
+        return self._run_graph(run, component, value, replace(self._way, is_async=is_async))
+
+    def _run_graph(self, run: Run, graph: Any, value: Any, way: Way, limit: int | None = None) -> Any:
+        """Return the result of a graph. `limit`: the recursion limit that the caller sets. Raises: Barrier, Stalled."""
         where, run.where = run.where, NOWHERE  # a function may run the graph several times
+        around, self._way, self._langchain.own_config = self._way, way, way.config
         try:
-            return GraphReader(component, self.run_component).whole(run, value, way)
+            return GraphReader(graph, self.run_component).whole(run, value, way, limit)
         finally:
             run.where = where
+            self._way, self._langchain.own_config = around, around.config
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""
@@ -64,17 +80,45 @@ class LangGraphAsker:
 
     def _invoking(self, graph: Any, is_async: bool) -> Callable[..., Any]:
         def invoke(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            config = kwargs.get("config", args[1] if len(args) == 2 else None)
-            is_own = config is None or config is run.load(self._way.config)
-            if len(args) not in (1, 2) or kwargs.keys() - {"config"} or not is_own:
+            given = dict(zip(("input", "config"), args, strict=False))
+            if len(args) > 2 or given.keys() & kwargs or not {"input"} <= {*given, *kwargs} <= {"input", "config"}:
                 raise Barrier(f"the graph {graph.get_name()} is called with arguments that are not read")
+            given.update(kwargs)
+            config, way, limit = given.get("config"), self._way, None
+            if config is None or config is not run.load(way.config):
+                way, limit = self._configured(config or {}, way, graph)
 
             def force() -> Any:
-                return self.run_component(run, graph, args[0], {}, is_async=is_async, source=graph)
+                return self._run_graph(run, graph, given["input"], replace(way, is_async=is_async), limit)
 
             return Pending(force) if is_async else force()
 
         return invoke
+
+    def _configured(self, config: Any, way: Way, graph: Any) -> tuple[Way, int | None]:
+        """Return the settings of a graph called with a config that is not the caller's, and the recursion limit if set.
+
+        A graph's own limit precedes the caller's. A config with a thread's id drops the configurable values of the
+        caller. Raises: Barrier for other configs.
+        """
+        refused = Barrier(f"the graph {graph.get_name()} is called with a config that is not read")
+        if type(config) is not dict or not config.keys() <= _READ.keys():
+            raise refused
+        require_plain_config(config)
+        self.heard.update(noted_by(handlers_in(config)))
+        kinds = {key: type(held) for key, held in config.items() if held is not None}
+        limit, configurable = config.get("recursion_limit"), config.get(CONF)
+        if any(kind is not _READ[key] for key, kind in kinds.items() if _READ[key]) or (
+            limit is not None and limit < 1
+        ):
+            raise refused
+        if configurable:
+            is_thread = configurable.keys() == {"thread_id"} and type(configurable["thread_id"]) in (str, int)
+            if not (is_thread and _HAS_OWN_THREADS):
+                raise refused
+            way = replace(way, config={**way.config, CONF: dict(configurable)}, runtime=DEFAULT_RUNTIME)
+        own = (graph.config or {}).get("recursion_limit")
+        return way, own if limit is None and type(own) is int else limit
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `Asker`."""

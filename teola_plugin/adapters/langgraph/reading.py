@@ -209,8 +209,11 @@ class GraphReader:
 
     # --- whole runs --------------------------------------------------------------------------------------------------
 
-    def whole(self, run: Run, given: Any, way: Way) -> Any:
-        """Return the result of the graph, run inside of a graph or a node. Raises: Stalled, Barrier."""
+    def whole(self, run: Run, given: Any, way: Way, limit: int | None = None) -> Any:
+        """Return the result of the graph, run inside of a graph or a node. Raises: Stalled, Barrier.
+
+        `limit`: the recursion limit of the call, if set.
+        """
         graph, name = self.graph, self.graph.get_name()
         if not (graph.checkpointer is None or graph.checkpointer is False):
             raise Barrier(f"the graph {name} has a checkpointer of its own")
@@ -222,7 +225,7 @@ class GraphReader:
             raise Barrier(f"the graph {name} may go on from where it was")
         if not is_known(graph) or given is None or type(given) is Command:
             raise Barrier(f"the graph {name} is given no state")
-        limit = _limit_of(graph, way)
+        limit = _limit_of(graph, way) if limit is None else limit
         inner = Way(way.is_async, {**way.config, "recursion_limit": limit}, way.runtime, limit)
         front = self.entered(run, given, inner)
         while front.tasks and front.number < min(limit, MAX_SUPERSTEPS):  # at the limit LangGraph raises

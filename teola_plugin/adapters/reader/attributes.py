@@ -23,7 +23,7 @@ from teola_plugin.adapters.reader import (
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.changes import is_of_program
-from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
+from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.foreign import (
     MISSING,
     describe,
@@ -498,6 +498,8 @@ def _set_of_record(run: Any, value: Any, name: str, new: Any, facts: Facts) -> N
         _set_of_model(run, value, name, new, facts)
         return
     if in_mro(cls, "__setattr__") is not object.__dict__["__setattr__"]:
+        if is_stock_record_class(cls):  # which warns, say
+            raise Barrier(f"it stores the attribute {name} of {describe(value)}")
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__getattribute__(value, "__dict__")[name] = new
 

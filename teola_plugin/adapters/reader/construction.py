@@ -108,7 +108,11 @@ def bound_fields(names: tuple[str, ...], by_name: tuple[str, ...], args: Argumen
 def _record(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
     cls = callee.held
     if is_stock_record_class(cls):
-        return stock_records.stock_record(run, cls, args, kwargs)
+        if foreign.module_of(cls) != _AGENTS:
+            return stock_records.stock_record(run, cls, args, kwargs)
+        if foreign.name_of_class(cls) == "ModelRequest":
+            return _model_request(callee, args, kwargs)
+        return _dataclass(run, callee, facts, args, kwargs)
     if facts.is_model:
         return _model(run, callee, args, kwargs)
     if "__init__" in facts.user_names:
@@ -142,6 +146,25 @@ def _dataclass(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: 
 
 
 _NEW = object.__dict__["__new__"]
+
+_AGENTS = "langchain.agents.middleware.types"
+_REQUEST: Keywords = {"system_message": None, "tool_choice": None, "response_format": None}
+_REQUIRED = frozenset({"model", "messages", "tools", "state", "runtime"})
+
+
+def _model_request(callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
+    """Return the request for a model as LangChain's agents make the request: the arguments become fields.
+
+    LangChain's `__init__` changes the filters of warnings while storing. Raises: Barrier for other arguments, and for
+    an `__init__` with other parameters.
+    """
+    code = in_mro(callee.held, "__init__").__code__
+    known = {*_REQUIRED, *_REQUEST, "model_settings"}
+    taken = {*code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]}
+    are_usual = _REQUIRED <= kwargs.keys() <= known and all(kwargs[name] is not None for name in _REQUIRED)
+    if args or taken != {*known, "system_prompt"} or not are_usual:
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    return records.new_record(callee.held, {**_REQUEST, "model_settings": {}, **kwargs})
 
 
 def _had_post_init(cls: type) -> bool:

@@ -39,13 +39,13 @@ STOCK_MODULES = (
     "langchain_core.agents", "langchain_core.load.serializable", "langgraph.types", "llama_index.core.schema",
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema", "pydantic.main", "pydantic.root_model",
     "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api", "workflows.events", "openai.types.",
-    "llama_index.core.vector_stores.types",
+    "llama_index.core.vector_stores.types", "langchain.agents.middleware.types",
 )  # fmt: skip
 """Modules whose classes only hold data."""
 
 _STOCK_COMPONENTS = (
     "TransformComponent", "BaseDocumentTransformer", "BaseDocumentCompressor", "BlobLoader", "VectorStore",
-    "BasePydanticVectorStore",
+    "BasePydanticVectorStore", "AgentMiddleware",
 )  # fmt: skip
 """Classes of these modules that do more."""
 

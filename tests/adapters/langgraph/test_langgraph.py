@@ -250,11 +250,11 @@ def test_a_node_is_read_up_to_where_it_interrupts_the_graph() -> None:
     assert (found.asked, found.barrier) == (["first"], "it interrupts the graph")
 
 
-def test_a_graph_that_is_called_with_a_config_of_its_own_is_left_to_its_run() -> None:
+def test_a_graph_that_is_called_with_a_config_that_limits_it_is_left_to_its_run() -> None:
     inner = built({"B": B}, (START, "B"))
 
     def calls(state: State) -> dict[str, Any]:
-        return {"d": inner.invoke({"a": state["q"]}, {"recursion_limit": 3})["b"]}
+        return {"d": inner.invoke({"a": state["q"]}, {"max_concurrency": 3})["b"]}
 
     assert read(built({"I": calls}, (START, "I")), {"q": "x"}).asked == []
 
