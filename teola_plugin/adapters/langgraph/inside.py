@@ -11,6 +11,7 @@ from langgraph._internal import _config
 from langgraph._internal._constants import CONF
 from langgraph.config import get_config, get_stream_writer
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.runtime import DEFAULT_RUNTIME, Runtime
 from langgraph.types import interrupt
 
@@ -76,6 +77,8 @@ class LangGraphAsker:
             if name in ("invoke", "ainvoke"):
                 return Callee(self._invoking(held, name == "ainvoke"), name)
             raise Barrier(f"it uses {name} of a graph")
+        if type(held) is ToolNode and name == "tools_by_name":
+            return run.load(held.tools_by_name)
         return self._langchain.attribute(run, owner, name)
 
     def _invoking(self, graph: Any, is_async: bool) -> Callable[..., Any]:
@@ -86,7 +89,7 @@ class LangGraphAsker:
             given.update(kwargs)
             config, way, limit = given.get("config"), self._way, None
             if config is None or config is not run.load(way.config):
-                way, limit = self._configured(config or {}, way, graph)
+                way, limit = self._configured({} if config is None else config, way, graph)
 
             def force() -> Any:
                 return self._run_graph(run, graph, given["input"], replace(way, is_async=is_async), limit)
@@ -106,12 +109,9 @@ class LangGraphAsker:
             raise refused
         require_plain_config(config)
         self.heard.update(noted_by(handlers_in(config)))
-        kinds = {key: type(held) for key, held in config.items() if held is not None}
-        limit, configurable = config.get("recursion_limit"), config.get(CONF)
-        if any(kind is not _READ[key] for key, kind in kinds.items() if _READ[key]) or (
-            limit is not None and limit < 1
-        ):
+        if any(type(held) is not _READ[key] for key, held in config.items() if _READ[key] and held is not None):
             raise refused
+        limit, configurable = config.get("recursion_limit"), config.get(CONF)
         if configurable:
             is_thread = configurable.keys() == {"thread_id"} and type(configurable["thread_id"]) in (str, int)
             if not (is_thread and _HAS_OWN_THREADS):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,6 +15,7 @@ from langchain.agents.middleware import AgentMiddleware, ModelRequest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
@@ -22,7 +25,9 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from teola_plugin import optimize
+from teola_plugin.adapters.reader.facts import kind_of
 from teola_plugin.models.langchain import EngineChatModel
+from tests.adapters.functions.test_settings_in_place import Cools, Told, chat
 from tests.adapters.langgraph.test_langgraph_differential import Listener, told
 from tests.support.fakes import FakeEngine, says
 from tests.support.hosted_service import Service, asked_side_by_side, served
@@ -118,6 +123,44 @@ LEFT: list[Any] = [
 @pytest.mark.parametrize("config", LEFT)
 def test_agents_with_another_config_are_left_to_their_run(config: Any) -> None:
     assert asked(one_node(in_turn([create_agent(llm)], config=config))) == []
+
+
+def test_agents_are_asked_in_turn_where_a_handler_of_their_config_sets_the_model() -> None:
+    with Told() as service:
+        service.requests = []
+        threading.Thread(target=service.serve_forever, args=(0.02,), daemon=True).start()
+        model = chat(service, temperature=1)
+        graph = one_node(in_turn([create_agent(model)] * 3, config={"callbacks": [Cools(model)]}))
+        made = []
+        for app in (graph, fast := optimize(graph), fast):
+            model.temperature = 1
+            service.requests.clear()
+            app.invoke({"q": "x"})
+            made.append(Counter(service.requests))
+        assert made[0] == made[1] == made[2]
+        service.shutdown()
+
+
+@tool
+def look(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+def test_the_first_request_of_an_agent_with_tools_is_certain() -> None:
+    agents = [create_agent(llm, [look]), create_agent(llm, [look])]
+
+    def first(state: State) -> dict[str, Any]:
+        return {"found": [llm.invoke("first").content]}
+
+    graph: Any = StateGraph(State)
+    graph.add_node("A", first)
+    graph.add_node("B", in_turn(agents))
+    graph.add_edge(START, "A")
+    graph.add_edge("A", "B")
+    made = graph.compile()
+    assert sorted(asked(made)[0]) == ["0 x", "first"]
+    assert optimize(made).invoke({"q": "x"}) == made.invoke({"q": "x"})
 
 
 def test_agents_are_called_with_names_of_arguments_and_without() -> None:
@@ -234,6 +277,10 @@ class Before(AgentMiddleware):
 
     def before_model(self, state: Any, runtime: Any) -> Any:
         return {"messages": [HumanMessage("more")]}
+
+
+def test_middleware_is_no_plain_data() -> None:
+    assert kind_of(Watching) == kind_of(Before) == "component"
 
 
 @pytest.mark.parametrize("middleware", [Watching(), Before()])
@@ -388,7 +435,8 @@ def test_lists_of_the_same_messages_are_equal() -> None:
     def node(state: State) -> dict[str, Any]:
         reply, message = llm.invoke("a"), HumanMessage("b")
         one, two, three = [reply, message], [reply, message], [reply, llm.invoke("c")]
-        found = "equal" if one == two and not (one != two) else "other"
+        differ = one != two
+        found = "equal" if one == two and not differ else "other"
         return {"found": [llm.invoke(found).content, llm.invoke("same" if one == three else "not").content]}
 
     assert asked(one_node(node)) == [["a", "c", "equal"]]
