@@ -127,7 +127,7 @@ def test_agents_with_another_config_are_left_to_their_run(config: Any) -> None:
 
 def test_agents_are_asked_in_turn_where_a_handler_of_their_config_sets_the_model() -> None:
     with Told() as service:
-        service.requests = []
+        service.requests, service.lasts_s = [], 0.05
         threading.Thread(target=service.serve_forever, args=(0.02,), daemon=True).start()
         model = chat(service, temperature=1)
         graph = one_node(in_turn([create_agent(model)] * 3, config={"callbacks": [Cools(model)]}))
