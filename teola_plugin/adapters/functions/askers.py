@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextvars import Context
-from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.reader.asking import NOT_MINE, Asker
+from teola_plugin.adapters.reader.foreign import is_subtype
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, type_name
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque
 
 
 def has_langchain() -> bool:
@@ -23,12 +23,15 @@ def has_llamaindex() -> bool:
     return "llama_index.core" in sys.modules
 
 
-_FOLLOWED = ("CompiledStateGraph",)
-"""Pipelines that run ahead in calls of their own inside a function."""
+def _has_own_calls(value: Any) -> bool:
+    """Whether the value is an optimized graph, which runs ahead in calls of its own inside a function."""
+    graphs = sys.modules.get("langgraph.graph.state")
+    cls = type(value)
+    return graphs is not None and cls is not graphs.CompiledStateGraph and is_subtype(cls, graphs.CompiledStateGraph)
 
 
-def _refuse(what: str, run: Run, args: Any, kwargs: Any) -> Any:
-    raise Barrier(what, "optimize it as well: it runs ahead by itself inside of the function")
+def _refuse(run: Run, args: Any, kwargs: Any) -> Any:
+    raise Barrier("it runs an optimized graph, which runs ahead by itself")
 
 
 class Askers:
@@ -39,9 +42,8 @@ class Askers:
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""
-        kind = type_name(type(owner.held))
-        if kind in _FOLLOWED and name in ("invoke", "ainvoke", "run"):
-            return Callee(partial(_refuse, f"it runs a {kind}"), name)
+        if name in ("invoke", "ainvoke") and _has_own_calls(owner.held):
+            return Callee(_refuse, name)
         return self._first("attribute", run, owner, name)
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -68,7 +70,13 @@ def langchain_asker(context: Context, *, is_async: bool) -> Asker:
     from teola_plugin.adapters.langchain.reading import LangChainAsker
     from teola_plugin.adapters.langchain.watched import heard_by
 
-    return LangChainAsker(context, is_async=is_async, heard=heard_by([]))
+    asker = LangChainAsker(context, is_async=is_async, heard=heard_by([]))
+    if "langgraph.graph.state" not in sys.modules:
+        return asker
+    from teola_plugin.adapters.langgraph.inside import with_graphs
+
+    both: Asker = with_graphs(asker, context, is_async=is_async)
+    return both
 
 
 def may_run_ahead() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal import _config
 from langgraph._internal._constants import CONF
 from langgraph.config import get_config, get_stream_writer
@@ -16,7 +18,7 @@ from langgraph.runtime import DEFAULT_RUNTIME, Runtime
 from langgraph.types import interrupt
 
 from teola_plugin.adapters.handlers import noted_by
-from teola_plugin.adapters.langchain.reading_runnables import handlers_in, require_plain_config
+from teola_plugin.adapters.langchain.reading_runnables import CALLBACKS, handlers_in, require_plain_config
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
 from teola_plugin.adapters.reader.foreign import is_one_of
@@ -38,11 +40,14 @@ class LangGraphAsker:
     `langchain`: LangChain's asker. `way`: the settings of the call.
     """
 
-    def __init__(self, langchain: Any, way: Way) -> None:
+    def __init__(self, langchain: Any, way: Way, *, is_of_function: bool = False) -> None:
+        """`is_of_function`: see `GraphReader`."""
         self._langchain = langchain
         self._way = way
+        self._is_of_function = is_of_function
         self.heard = langchain.heard
-        langchain.own_config = way.config
+        if not is_of_function:
+            langchain.own_config = way.config
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any
@@ -56,13 +61,17 @@ class LangGraphAsker:
 
     def _run_graph(self, run: Run, graph: Any, value: Any, way: Way, limit: int | None = None) -> Any:
         """Return the result of a graph. `limit`: the recursion limit that the caller sets. Raises: Barrier, Stalled."""
-        where, run.where = run.where, NOWHERE  # a function may run the graph several times
-        around, self._way, self._langchain.own_config = self._way, way, way.config
+        if self._is_of_function and graph.store is not None:
+            raise Barrier(f"the graph {graph.get_name()} has a store of its own")
+        where, way_around, config = run.where, self._way, self._langchain.own_config
+        if not self._is_of_function:
+            run.where = NOWHERE  # a function may run the graph several times
+        self._way, self._langchain.own_config = way, way.config
         try:
-            return GraphReader(graph, self.run_component).whole(run, value, way, limit)
+            reader = GraphReader(graph, self.run_component, is_of_function=self._is_of_function)
+            return reader.whole(run, value, way, limit)
         finally:
-            run.where = where
-            self._way, self._langchain.own_config = around, around.config
+            run.where, self._way, self._langchain.own_config = where, way_around, config
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""
@@ -146,3 +155,13 @@ class LangGraphAsker:
     def combine(self, run: Run, left: Any, right: Any) -> Any:
         """See `Asker`."""
         return self._langchain.combine(run, left, right)
+
+
+def with_graphs(langchain: Any, context: Context, *, is_async: bool) -> Any:
+    """Return an asker for a function's calls of graphs, too; LangChain's alone if the function runs inside a run."""
+    if context.run(var_child_runnable_config.get) is not None:
+        return langchain
+    unknown = {key: Unknown() for key in ("metadata", "tags", "run_name", "run_id")}
+    limit = context.run(ensure_config)["recursion_limit"]
+    config = {**unknown, "callbacks": CALLBACKS, "recursion_limit": limit, CONF: {}}
+    return LangGraphAsker(langchain, Way(is_async, config, DEFAULT_RUNTIME), is_of_function=True)

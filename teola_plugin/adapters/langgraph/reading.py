@@ -76,13 +76,14 @@ class GraphReader:
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
         on_read: Callable[[int, str, int, bool], None] = lambda number, name, asked, is_whole: None,
-        since: int | None = None, *, is_shown: bool = False,
+        since: int | None = None, *, is_shown: bool = False, is_of_function: bool = False,
     ) -> None:  # fmt: skip
         """`readings`: by the names of nodes, records of how far each node is read. `since`: see `route_of`.
 
         `on_read`: called with a superstep, a node, the number of this node's requests allowed so far, and whether the
         node was read to its end, so its writes are its only effect. `is_shown`: the caller prints what a node returns
-        before the next nodes run.
+        before the next nodes run. `is_of_function`: a function without a graph around runs the graph, and makes all
+        requests of the nodes.
         """
         self.graph = graph
         outputs = graph.output_channels
@@ -92,6 +93,7 @@ class GraphReader:
         self._on_read = on_read
         self._since = since
         self._is_shown = is_shown
+        self._is_of_function = is_of_function
 
     # --- supersteps --------------------------------------------------------------------------------------------------
 
@@ -106,7 +108,8 @@ class GraphReader:
         given, shared = [[task.argument] for task in front.tasks], [*front.state.values()]
         with beside(run, given, are_cancelled=way.is_async, shared=shared) as companions:
             for place, task in enumerate(front.tasks):
-                run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
+                if not self._is_of_function:
+                    run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
                 run.site = (site, (front.number, place))
                 sent += task.is_sent
                 run.mark = mark
@@ -282,7 +285,8 @@ class GraphReader:
         if type(component) is RunnableCallable:
             return self._called(run, component, given, way)
         if type(component) is CompiledStateGraph:
-            return GraphReader(component, self._run_component).whole(run, given, way)
+            inner = GraphReader(component, self._run_component, is_of_function=self._is_of_function)
+            return inner.whole(run, given, way)
         return self._run_component(run, component, given, {}, is_async=way.is_async, source=component)
 
     def _called(self, run: Run, component: RunnableCallable, given: Any, way: Way) -> Any:
