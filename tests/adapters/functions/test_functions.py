@@ -744,7 +744,7 @@ def test_a_function_may_still_be_assumed_pure(service: Service) -> None:
 
 @pytest.mark.usefixtures("frameworks")
 def test_a_function_is_compared_and_explained(service: Service) -> None:
-    function, service.lasts_s = function_of(chat(service)), 0.02
+    function, service.lasts_s = function_of(chat(service)), 0.1
     found = compare(function, ["a"], repeats=1)
     assert found.pipeline.endswith("answer")
     assert not found.differences
