@@ -261,10 +261,11 @@ def _to_come(run: Run, component: Any, method: str, found: Any) -> Any:
     is_search = is_of_store or foreign.is_kind_of(component, BaseRetriever)
     if not is_search or _finds_own(component) or not are_published(Document, _READ):
         return found
-    over: tuple[Any, ...] = ("document",)
+    documents = Unknown("list", found.sources, over=("document",))
     if method.removeprefix("a") == "similarity_search_with_score":
-        over = ZIPPED, Unknown("list", found.sources, over=over), Unknown("list", found.sources, over=(float,))
-    return Unknown("list", found.sources, over=over)
+        over = ZIPPED, documents, Unknown("list", found.sources, over=(float,))
+        return Unknown("list", found.sources, over=over)
+    return documents
 
 
 def _finds_own(component: Any) -> bool:
@@ -398,7 +399,7 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: 
         raise Barrier("it searches by a MultiQueryRetriever whose retriever is not known")
     queries = run_component(run, retriever.llm_chain, {"question": value}, way)
     if run.is_unknown(queries):
-        return unknown_from(run, queries, "any", is_safe=False)
+        return _to_come(run, retriever.retriever, "invoke", unknown_from(run, queries, "any", is_safe=False))
     if type(queries) is not list:
         raise Barrier("the queries of a MultiQueryRetriever are no list")
     asked = [*queries, value] if retriever.include_original else list(queries)
@@ -407,7 +408,7 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: 
         exchange = Exchange(run)
         documents = [document for each in exchange.out(found) for document in each]
     except Undecided:
-        return unknown_from(run, found, "any", is_safe=True)
+        return _to_come(run, retriever.retriever, "invoke", unknown_from(run, found, "any", is_safe=True))
     return exchange.back(retriever.unique_union(documents))
 
 

@@ -451,6 +451,9 @@ def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
     is_text = type(new) is str or (type(new) is Unknown and new.holds == "text")
     if value.holds == "message" and ((name == "content" and is_text) or (name in ("name", "id") and is_text)):
         return
+    if value.holds == "document" and name == "page_content" and is_text:
+        run.store_in_found(value)
+        return
     raise Barrier(f"it stores the attribute {name} of a value that is not known yet")
 
 

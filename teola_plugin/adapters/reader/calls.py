@@ -377,6 +377,8 @@ def _may_change(value: Any) -> bool:
     """Whether the value is a function of the program that does more than compute."""
     if type(value) is FunctionValue:
         return not value.code.only_computes
+    if type(value) in (Callee, Method):  # a method, or made by functools.partial
+        return True
     kinds = (types.FunctionType, types.MethodType, functools.partial)
     return type(value) is Opaque and natives.native_of(value.held) is None and is_one_of(type(value.held), kinds)
 

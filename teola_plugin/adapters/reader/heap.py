@@ -286,6 +286,8 @@ class Heap:
         self._true: Mapping[Any, Any] = {}
         self._other_true: Mapping[Any, Any] = {}
         self._touched = object()
+        self._stores = 0
+        self._stored: frozenset[Hashable] = NO_SOURCES
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
@@ -326,6 +328,8 @@ class Heap:
         """
         self.raised += 1
         sources = sources or _ANYTHING
+        if not self._stored.isdisjoint(sources):  # what is stored may raise, whatever is found
+            sources |= _ANYTHING
         self.gates |= (sources - ARRAYS) or _ANYTHING
         for each in self.rounds:
             each.raises(sources)
@@ -534,7 +538,8 @@ class Heap:
         """Return what stands for the items of an unknown iterable, each made in another round; see `repeat`."""
         self._goes_on(value)
         items, frame = list[Any](), (self.frames() or [Frame()])[-1]
-        self.repeat(frame, lambda _: items.append(self.item_of(value)), self.sources(value) or ANYWHERE)
+        with self._going_over(value):
+            self.repeat(frame, lambda _: items.append(self.item_of(value)), self.sources(value) or ANYWHERE)
         return items
 
     def list_of(self, value: Any) -> Unknown:
@@ -561,7 +566,9 @@ class Heap:
         if type(value) is not Unknown or len(value.over) < 2:
             return
         is_old = type(value.of) is object and value.of is not self._touched
-        if is_old and any(type(each) in _WATCHED for each in self.views_in(value)):
+        if is_old and any(
+            type(each) in _WATCHED or (self._stores and _may_be_dict(each)) for each in self.views_in(value)
+        ):
             self.raises(error=RuntimeError)
             return
         for each in value.over[1:]:
@@ -597,6 +604,23 @@ class Heap:
         self._touched = object()
         if self._true:
             self._true = {key: each for key, each in self._true.items() if each[0] is not held}
+
+    def store_in_found(self, held: Unknown) -> None:
+        """Note that the program stores a text or number in a document that a search has made; see `values.FOUND`.
+
+        The sources of the document no longer tell what an operation on a part may raise.
+        """
+        self.forget_truth(held)
+        self._stores += 1
+        self._stored |= held.sources
+
+    @contextlib.contextmanager
+    def _going_over(self, items: Any) -> Iterator[None]:
+        """Note that a walk over what may be the metadata of a found document raises where an item is stored inside."""
+        stores = self._stores
+        yield
+        if self._stores > stores and any(map(_may_be_dict, self.views_in(items))):
+            self.raises(error=RuntimeError)
 
     def shown(self, value: Any, is_true: bool, *key: Any) -> tuple[Any, ...]:
         """Return what a flag shows of another value as it is now; see `Unknown.of`."""
@@ -670,7 +694,7 @@ class Heap:
         self._goes_on(items)
         views = list(self.views_in(items))
         kinds = [(each, each.holds) for each in views if type(each) is Unknown]
-        with self.noting() as log:
+        with self.noting() as log, self._going_over(items):
             self.repeat(frame, round_, self.sources(items) or ANYWHERE)
         if any(each.holds != holds for each, holds in kinds):
             raise Stalled("a loop changes what it goes over")
@@ -922,7 +946,7 @@ class Heap:
 
         for _ in range(MAX_ROUNDS):
             tainted, optional, marked = self._tainted.keys(), self._optional, len(self._leaves)
-            known, true = self._each, self._true.keys()
+            known, true, stored = self._each, self._true.keys(), self._stored
             with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
             if ended is not None or len(self._leaves) > marked:
@@ -936,7 +960,8 @@ class Heap:
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
-            if true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
+            is_stored = self._stored == stored
+            if is_stored and true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
@@ -1373,6 +1398,10 @@ class _Arm:
     ended: Ended = None
     value: Any = None
     has_raised: bool = False
+
+
+def _may_be_dict(value: Any) -> bool:
+    return type(value) is Unknown and value.holds == "any"
 
 
 def may_call(value: Any) -> bool:

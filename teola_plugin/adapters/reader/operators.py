@@ -634,6 +634,8 @@ def set_item(run: Any, held: Any, at: Any, value: Any, *, is_new: bool = False) 
         dataframe_uses.store(run, held, at, value)
         return
     held = changed_by(held)
+    if unknowns.stores_in_found(run, held, at, value):
+        return
     optional = run.optional_of(held) if type(at) is str else None
     _require_items(held, at, operator.setitem, value)
     _before_change(run, held)

@@ -25,8 +25,9 @@ from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
-from teola_plugin.adapters.reader.table import is_text, kind_of, may_be_shared, words
+from teola_plugin.adapters.reader.table import is_key, is_text, kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import (
+    FOUND,
     Arguments,
     Barrier,
     BracketPlace,
@@ -89,6 +90,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
     if name in CHANGING or name[:2] == "__":
         run.forget_truth(value)
+    if value.of is FOUND and (stored := _stored_in_found(run, value, name, args, kwargs)) is not None:
+        return stored[0]
     if name in CHANGING and may_be_shared(value):
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
     if kind_of(value) == "match":
@@ -111,6 +114,30 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
     if kind_of(value) == "any" and name not in _READING:
         raise Stalled(f"it is not known whose {name} it calls")
     raise Undecided
+
+
+def _stored_in_found(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> tuple[Any] | None:
+    """Return the result of a method that stores texts and numbers in a found document's metadata; None if not so."""
+    if name == "setdefault" and len(args) == 2 and not kwargs and stores_in_found(run, value, *args):
+        return (run.unknown(value, args[1], is_safe=True),)
+    items = args[0] if len(args) == 1 else {}
+    is_update = name == "update" and len(args) < 2 and type(items) is dict and not run.is_unknown(items)
+    if is_update and all(map(_is_stored, items, items.values())) and all(map(is_key, kwargs.values())):
+        run.store_in_found(value)
+        return (None,)
+    return None
+
+
+def stores_in_found(run: Any, held: Any, at: Any, value: Any) -> bool:
+    """Store a text or number in the metadata of a found document, whose items stay unknown. Returns whether it is."""
+    is_found = type(held) is Unknown and held.of is FOUND and _is_stored(at, value)
+    if is_found:
+        run.store_in_found(held)
+    return is_found
+
+
+def _is_stored(at: Any, value: Any) -> bool:
+    return is_text(at) and type(value) is not tuple and is_key(value)
 
 
 def _of_program(value: Unknown, name: str) -> Any:
@@ -140,7 +167,7 @@ def surely_has(run: Any, value: Unknown, name: str) -> bool:
         return hasattr(texts.SAMPLES[kind], name)
     if graphs.is_graph_class(value.holds):
         return graphs.method_of(value.holds, foreign.in_mro(value.holds, name)) is not None  # type: ignore[arg-type]
-    return (value.is_dict and name == "get") or (kind in _TYPES and hasattr(_TYPES[kind], name))
+    return (value.is_dict and hasattr(dict, name)) or (kind in _TYPES and hasattr(_TYPES[kind], name))
 
 
 def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -179,7 +206,9 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
         return of_array
     if isinstance(holds, str):
         if (field := _FIELDS.get(holds, {}).get(name)) is not None:
-            return _field(run.sources(value), field)
+            made = _field(run.sources(value), field)
+            made.of = FOUND if (holds, field) == ("document", "dict") else None
+            return made
         if holds in _TYPES and not hasattr(_TYPES[holds], name):
             run.raises()
         raise Undecided

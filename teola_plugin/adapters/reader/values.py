@@ -141,7 +141,7 @@ class Unknown:
     `is_true`: certainly counts as true. `of`: of a flag or a number, what it shows of another value (see
     `heap.Heap.shown`), or the number that an index is below, or the `BracketPlace` in a text; of a text, the bracket
     ("{" or "[") with which it begins, if not white space; of a match, the pattern; of the present time, its zone; of a
-    caught error, BaseException.
+    caught error, BaseException; of a document's metadata, `FOUND`.
     `over`: of an iterator, a list or a view, how the items are made, and of what; or the kind of each item; see
     `heap.Heap.item_of`.
     """
@@ -361,6 +361,9 @@ def shown(value: Any) -> str:
         return "a value that was made where the function is not read"
     return f"an object of the class {type_name(type(held))}"
 
+
+FOUND = "found"
+"""`Unknown.of` of the metadata of a document that a search has made: no other object has the dict."""
 
 ID = "id"
 """`Unknown.holds` of a random id that is made up in each run."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from langchain_classic.retrievers.multi_query import MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -85,6 +86,89 @@ def test_what_stands_behind_is_asked_beside_the_search(form: Callable[[World], A
     asked_side_by_side(world.service, form, "first", "last", partial(called, world=world))
 
 
+# --- asked beside the search: what is stored in the documents that it has made ---------------------------------------
+
+
+def with_a_tag(world: World) -> Any:
+    found = world.retriever.invoke("first")
+    for each in found:
+        each.metadata["query"] = "first"
+    return [each.metadata for each in found], world.said()
+
+
+def with_a_tag_if_there_is_none(world: World) -> Any:
+    found = world.retriever.invoke("first")
+    for each in found:
+        if "query" not in each.metadata:
+            each.metadata["query"] = each.page_content
+    return [each.metadata.get("query") for each in found], world.said()
+
+
+def with_tags_by_methods(world: World) -> Any:
+    found = world.retriever.invoke("first")
+    for number, each in enumerate(found):
+        about = each.metadata
+        about.update({"number": number}, query="first")
+        about.update(kept=True)
+        about.setdefault("source", "?")
+    return [f"{each.metadata.get('source')}" for each in found], [each.metadata for each in found], world.said()
+
+
+def with_its_score(world: World) -> Any:
+    found = world.store.similarity_search_with_score("first", k=2)
+    for each, score in found:
+        each.metadata["score"] = score
+    return [each.metadata for each, _ in found], world.said()
+
+
+def with_another_text(world: World) -> Any:
+    found = world.retriever.invoke("first")
+    for each in found:
+        each.page_content = f"- {each.page_content.strip()}"
+    return texts_of(found), world.said()
+
+
+def tagged_by_several(world: World) -> Any:
+    found: list[Document] = []
+    for query in ("first", "second", "last"):
+        some = world.retriever.invoke(query)
+        for each in some:
+            each.metadata["query"] = query
+        found.extend(some)
+    return world.llm.invoke(str([each.metadata for each in found])).content
+
+
+STORING = [with_a_tag, with_a_tag_if_there_is_none, with_tags_by_methods, with_its_score, with_another_text]
+
+
+@pytest.mark.parametrize("form", STORING)
+def test_a_store_into_found_documents_holds_nothing_back(form: Callable[[World], Any], world: World) -> None:
+    asked_side_by_side(world.service, form, "first", "last", partial(called, world=world))
+
+
+def test_searches_are_asked_together_although_each_result_is_tagged(world: World) -> None:
+    call = partial(called, world=world)
+    asked_side_by_side(world.service, tagged_by_several, "embed ['first']", "embed ['last']", call)
+
+
+def several(world: World) -> MultiQueryRetriever:
+    return MultiQueryRetriever.from_llm(world.retriever, world.llm)
+
+
+def tagged_by_several_queries(world: World) -> Any:
+    found: list[Document] = []
+    for query in ("first", "last"):
+        some = several(world).invoke(query)
+        for each in some:
+            each.metadata["query"] = query
+        found.extend(some)
+    return [each.metadata for each in found]
+
+
+def test_what_several_queries_find_is_tagged(world: World) -> None:
+    asked_side_by_side(world.service, tagged_by_several_queries, "first", "last", partial(called, world=world))
+
+
 # --- not asked: what is done with the documents raises ---------------------------------------------------------------
 
 
@@ -147,9 +231,91 @@ def not_a_pair(world: World) -> Any:
     return [score.strip() for _, score in world.store.similarity_search_with_score("first")], world.said()  # type: ignore[attr-defined]
 
 
+def no_number(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            each.metadata["n"] = None
+            each.metadata["n"] + 1
+    return world.said()
+
+
+def no_number_by_method(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            each.metadata.update(n=None)
+            each.metadata["n"] + 1
+    return world.said()
+
+
+def no_number_by_default(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            each.metadata.setdefault("n", None) + 1
+    return world.said()
+
+
+def no_number_seen_before(world: World) -> Any:
+    for text in ("first", "second"):
+        found = world.retriever.invoke(text)
+        about = [each.metadata for each in found]
+        for each in found:
+            each.metadata["source"] = None
+        for part in about:
+            part["source"] + 1
+    return world.said()
+
+
+def no_number_the_second_time(world: World) -> Any:
+    for text in ("first", "second"):
+        found = world.retriever.invoke(text)
+        for each in found + found:
+            each.metadata["source"] + 1
+            each.metadata["source"] = None
+    return world.said()
+
+
+def no_number_in_its_text(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            each.page_content = "one"
+            int(each.page_content)
+    return world.said()
+
+
+def stored_while_walked(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            for key in each.metadata:
+                each.metadata[f"{key} of {text}"] = text
+    return world.said()
+
+
+def stored_while_all_are_made(world: World) -> Any:
+    def tagged(about: Any, key: str) -> str:
+        about[f"{key} again"] = key
+        return key
+
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            list(map(partial(tagged, each.metadata), each.metadata))
+    return world.said()
+
+
+def stored_between_two_keys(world: World) -> Any:
+    for text in ("first", "second"):
+        for each in world.retriever.invoke(text):
+            keys = iter(each.metadata)
+            next(keys, None)
+            each.metadata["n"] = text
+            next(keys, None)
+    return world.said()
+
+
 RAISING = [
     missing_key, missing_field, missing_document, not_hashed, called_by_no_name, one_more, one_in_place_of_another,
-    one_more_in_a_part, one_more_behind, no_text, not_a_pair,
+    one_more_in_a_part, one_more_behind, no_text, not_a_pair, no_number, no_number_by_method, no_number_by_default,
+    no_number_seen_before, no_number_the_second_time, no_number_in_its_text, stored_while_walked,
+    stored_while_all_are_made, stored_between_two_keys,
 ]  # fmt: skip
 
 
@@ -177,6 +343,79 @@ def test_a_field_that_was_replaced_may_raise(world: World, monkeypatch: pytest.M
         with counted(world.service) as asked, pytest.raises(Exception, match="as planned"):
             app(world)
         assert asked == {"embed ['first'] None": 1}
+
+
+# --- what is stored in them ------------------------------------------------------------------------------------------
+
+
+def in_a_shared_list(world: World) -> Any:
+    kept = [1]
+    found = world.retriever.invoke("first")
+    for each in found:
+        each.metadata["kept"] = kept
+        if each.metadata["kept"]:
+            kept.clear()
+    return [bool(each.metadata["kept"]) for each in found], world.llm.invoke(f"last {kept}").content
+
+
+def in_a_dict_of_the_program(world: World) -> Any:
+    about: Any = {"n": 1}
+    own = about
+    for each in world.retriever.invoke("first"):
+        if each.metadata.get("source") == 7:
+            about = each.metadata
+    about["kept"] = 1
+    return world.llm.invoke(f"last {own}").content
+
+
+def in_a_dict_made_of_them(world: World) -> Any:
+    about = {each.page_content: 1 for each in world.retriever.invoke("first")}
+    other = about
+    about["kept"] = 1
+    return world.llm.invoke(f"last {len(other)}").content
+
+
+def under_a_key_without_hash(world: World) -> Any:
+    try:
+        for each in world.retriever.invoke("first"):
+            each.metadata[each.metadata.get("nothing", [])] = 1
+    except TypeError:
+        return world.llm.invoke("no key").content
+    return world.said()
+
+
+def of_an_object(world: World) -> Any:
+    odd = Odd()
+    for each in world.retriever.invoke("first"):
+        each.metadata["odd"] = odd
+        each.metadata["odd"].page_content = each.page_content
+    return world.llm.invoke(f"last {odd.page_content}").content
+
+
+def in_a_view(world: World) -> Any:
+    try:
+        for each in world.retriever.invoke("first"):
+            view: Any = each.metadata.keys()
+            view["n"] = 1
+    except TypeError:
+        return world.llm.invoke("no view").content
+    return world.said()
+
+
+SHARED = [
+    in_a_shared_list, in_a_dict_of_the_program, in_a_dict_made_of_them, under_a_key_without_hash, of_an_object,
+    in_a_view,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SHARED)
+def test_a_store_of_what_others_hold_is_read_exactly(form: Callable[[World], Any], world: World) -> None:
+    fast, found = optimize(form), list[Any]()
+    world.service.lasts_s = 0.1
+    for app in (form, fast, fast):
+        with counted(world.service) as asked:
+            found.append((repr(app(world)), asked))
+    assert found[1] == found[2] == found[0]
 
 
 # --- what the program changes before a search ------------------------------------------------------------------------
