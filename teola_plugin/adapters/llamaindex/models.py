@@ -64,6 +64,13 @@ def is_model(llm: Any) -> bool:
     return is_ours(llm) or is_foreign(llm)
 
 
+def is_structured(llm: Any) -> bool:
+    """Whether a model is LlamaIndex's own `StructuredLLM`, which asks the model inside for objects of a class."""
+    if type(llm) is not StructuredLLM or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
+        return False
+    return not may_refuse(llm) and is_as_published(llm) and is_model(llm.llm)
+
+
 def is_ours(component: Any) -> bool:
     """Whether the component is a model on an engine of ours, which only asks the session."""
     return isinstance(getattr(component, "spec", None), EngineSpec) and _is_known(component, "teola_plugin.models")

@@ -20,6 +20,7 @@ from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from teola_plugin.adapters import sdk_clients, web_clients, web_httpx, web_pages
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
+from teola_plugin.adapters.llamaindex.models import is_structured
 from teola_plugin.adapters.llamaindex.reading_builders import Builder, is_made, maker_of
 from teola_plugin.adapters.llamaindex.reading_models import (
     ASKING,
@@ -27,7 +28,9 @@ from teola_plugin.adapters.llamaindex.reading_models import (
     Models,
     fill_in,
     is_template,
+    make_message,
     make_template,
+    makes_message,
 )
 from teola_plugin.adapters.llamaindex.reading_parts import (
     METHODS,
@@ -106,6 +109,8 @@ class LlamaIndexAsker:
         if make := maker_of(held, name):
             return self._builder.method(held, name, make)
         if foreign.is_class(held):
+            if makes_message(held, name):
+                return Callee(make_message, name)
             is_maker = name == "from_messages" and held is ChatPromptTemplate
             return Callee(_making(held), name) if is_maker else NOT_MINE
         if foreign.is_kind_of(held, LLM):
@@ -129,7 +134,8 @@ class LlamaIndexAsker:
             return NOT_MINE
 
         def ask(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
-            self._note_heard(held)
+            for each in (held, held.llm) if is_structured(held) else (held,):
+                self._note_heard(each)
             run.heard = self.heard
 
             def force() -> Any:

@@ -31,12 +31,13 @@ from llama_index.core.evaluation import (
 )
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.llms import LLM
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from pydantic import BaseModel
 
-from teola_plugin.adapters.llamaindex.models import as_set_now, is_model, is_of_package
+from teola_plugin.adapters.llamaindex.models import as_set_now, is_model, is_of_package, is_structured
 from teola_plugin.adapters.llamaindex.reading_models import is_template, require_plain_template
 from teola_plugin.adapters.llamaindex.reading_parts import class_of, original_of
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
@@ -85,7 +86,7 @@ def _asks(make: Any) -> bool:
 def _sets_callbacks(make: Any) -> bool:
     """Whether making something gives other callbacks to its model and postprocessors."""
     if not foreign.is_class(make):
-        return make is not VectorStoreIndex.as_retriever
+        return make not in (VectorStoreIndex.as_retriever, as_structured_llm)
     is_writer = foreign.module_of(make).startswith("llama_index.core.response_synthesizers.")
     return make is RetrieverQueryEngine or (is_writer and foreign.is_subtype(make, BaseSynthesizer))
 
@@ -107,6 +108,9 @@ def maker_of(held: Any, name: str = "") -> Callable[..., Any] | None:
     if held is RetrieverQueryEngine and name == "from_args":
         function = foreign.in_mro(RetrieverQueryEngine, name)
         return _ENGINE_OF if is_of_package(getattr(function, "__func__", None)) else None
+    if name == "as_structured_llm":
+        is_its_own = foreign.is_kind_of(held, LLM) and is_of_package(foreign.in_mro(type(held), name))
+        return as_structured_llm if is_its_own and is_model(held) else None
     if name not in _OF_INDEXES or not foreign.is_kind_of(held, VectorStoreIndex):
         return None
     is_replaced = any(each in (foreign.own_attributes(held) or _OF_INDEXES) for each in _OF_INDEXES)
@@ -119,6 +123,11 @@ def maker_of(held: Any, name: str = "") -> Callable[..., Any] | None:
 def as_query_engine(index: Any, llm: Any = None, **settings: Any) -> Any:
     """Return `index.as_query_engine(llm, **settings)`, which would first set the model's callbacks to the index's."""
     return RetrieverQueryEngine.from_args(VectorStoreIndex.as_retriever(index, **settings), llm=llm, **settings)
+
+
+def as_structured_llm(llm: Any, output_cls: Any, **settings: Any) -> Any:
+    """Return `llm.as_structured_llm(output_cls, **settings)`."""
+    return StructuredLLM(llm=llm, output_cls=output_cls, **settings)
 
 
 class Builder:
@@ -160,7 +169,8 @@ class Builder:
             raise Barrier(f"it makes a {name} of an index that has changed")
         if key not in self._made:
             made = outcome(lambda: make(*given, **named))
-            if isinstance(made, LLM) and not as_set_now(made).is_known_by_settings:
+            is_alike = is_structured(made) or (isinstance(made, LLM) and as_set_now(made).is_known_by_settings)
+            if isinstance(made, LLM) and not is_alike:
                 raise Barrier(f"it makes a {name} that is not known by its settings")
             if not isinstance(made, LLM) and not only_asks(made):
                 raise Barrier(f"it makes a {name}, of which it is not known that it only asks")

@@ -10,17 +10,33 @@ import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, TextBlock
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    MessageRole,
+    TextBlock,
+)
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters.llamaindex.known import is_plain_template
-from teola_plugin.adapters.llamaindex.models import from_coroutine, is_foreign, is_model, is_stream
+from teola_plugin.adapters.llamaindex.models import (
+    from_coroutine,
+    is_foreign,
+    is_model,
+    is_of_package,
+    is_stream,
+    is_structured,
+)
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.exchange import MARK, Exchange
+from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.partly import unknown_from
-from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
+from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields, is_clean_schema
 from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.stock_records import stock_record
+from teola_plugin.adapters.reader.table import is_text
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
 from teola_plugin.adapters.rehearsal import outcome, rehearse
 from teola_plugin.adapters.service import are_headers, is_json
@@ -49,27 +65,32 @@ class Models:
 
     def ask(self, run: Run, llm: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         """Return the value of `llm.method(*args, **kwargs)`. Raises: Barrier, LlamaIndex's errors before a request."""
-        require_readable(llm)
-        run.require_as_set_before(llm)
+        asked = _asked_by(llm)
+        require_readable(asked)
         is_async, name = method not in _HOLDS, method if method in _HOLDS else method[1:]
+        may_raise = name == "structured_predict" or asked is not llm
+        if asked is not llm and name not in ("chat", "complete"):
+            raise Barrier(f"it calls {method} of a StructuredLLM")
+        for each in (llm, asked):
+            run.require_as_set_before(each)
         exchange = Exchange(run)
-        source = Same(llm)
+        source = Same(asked)
         try:
             given = [_out(exchange, each) for each in args]
             named = {key: _out(exchange, each) for key, each in kwargs.items()}
         except Undecided:
-            is_safe = all(map(_is_safe, _plain_parts(args, kwargs)))
+            is_safe = not may_raise and all(map(_is_safe, _plain_parts(args, kwargs)))
             holds, more = _holds(name, args, kwargs), frozenset([source])
             return unknown_from(run, [args, kwargs], holds, is_safe=is_safe, more=more)
-        key = (source, method, value_key((given, named)))
+        key = (Same(llm), method, value_key((given, named)))
         is_kept = is_comparable(key[-1])
         found = self._asked.get(key) if is_kept else None
         if found is None:
-            found = _request(llm, name, is_async, given, named, _holds(name, args, kwargs))
+            found = _request(llm, name, is_async, given, named, _holds(name, args, kwargs), source, may_raise)
             if is_kept:
                 self._asked[key] = found
         value = run.ask(found)
-        if not _is_sent(llm, name, given, named):
+        if not _is_sent(asked, name, given, named):
             run.raises()
         return value
 
@@ -80,9 +101,24 @@ def require_readable(llm: Any) -> None:
         raise Barrier(f"it asks {type_name(type(llm))}", HINT)
 
 
+def _asked_by(llm: Any) -> Any:
+    """Return the model that a model asks: itself, or the model inside of LlamaIndex's `StructuredLLM`. Raises: Barrier.
+
+    The text of a structured reply is made by the class of the reply.
+    """
+    if not is_structured(llm):
+        return llm
+    cls = llm.output_cls
+    makes_text = foreign.in_mro(cls, "model_dump_json")
+    if dumped_fields(cls) is None or is_user_code("model_dump_json", makes_text):
+        raise Barrier(f"it asks for objects of the class {type_name(cls)}, which has code of its own")
+    return llm.llm
+
+
 def _request(
-    llm: Any, name: str, is_async: bool, given: Sequence[Any], named: Mapping[str, Any], holds: str | type
-) -> Request:
+    llm: Any, name: str, is_async: bool, given: Sequence[Any], named: Mapping[str, Any], holds: str | type,
+    source: Hashable, may_raise: bool,
+) -> Request:  # fmt: skip
     def act() -> Any:
         args, kwargs = _own(given), _own(named)
         return getattr(llm, name)(*args, **kwargs)
@@ -103,7 +139,7 @@ def _request(
         return outcome(act, decoding=[reply])
 
     return Request(
-        key, spec, op, payload, settings, value, holds, name == "structured_predict", Same(llm),
+        key, spec, op, payload, settings, value, holds, may_raise, source,
         spec.name or type_name(type(llm)), None, is_async,
     )  # fmt: skip
 
@@ -178,6 +214,30 @@ def _is_safe(value: Any) -> bool:
 
 def _is_text_block(block: Any) -> bool:
     return type(block) is TextBlock and _is_safe(block.text)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def makes_message(cls: type, name: str) -> bool:
+    """Whether the attribute of a class is LlamaIndex's own `ChatMessage.from_str`."""
+    return cls is ChatMessage and name == "from_str" and is_of_package(_function(foreign.in_mro(cls, name)))
+
+
+def _function(method: Any) -> Any:
+    return method.__func__ if type(method) is classmethod else None
+
+
+def make_message(run: Run, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """Return `ChatMessage.from_str(content, role)`. Raises: Barrier, ValueError."""
+    given = dict(zip(("content", "role"), args, strict=False)) | dict(kwargs)
+    if len(args) > 2 or len(given) < len(args) + len(kwargs) or given.keys() - {"content", "role"}:
+        raise Barrier("it calls from_str with arguments that are not read")
+    content, role = given.get("content"), given.get("role", "user")
+    if not is_text(content):
+        raise Barrier("it makes a message of what is no text")
+    role = run.load(MessageRole(role)) if type(role) is str else role
+    return stock_record(run, ChatMessage, (), {"role": role, "content": content})
 
 
 # --- templates -------------------------------------------------------------------------------------------------------

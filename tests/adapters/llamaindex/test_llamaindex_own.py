@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from llama_index.core import PromptTemplate, Settings, SQLDatabase, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
-from llama_index.core.llms import LLM, ChatMessage, CustomLLM
+from llama_index.core.llms import LLM, ChatMessage, CustomLLM, MessageRole
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.retrievers import BaseRetriever, SQLRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -287,7 +287,30 @@ def _messages(llm: LLM, question: str) -> Any:
     return str([str(llm.chat(QA.format_messages(context_str=str(n), query_str=question))) for n in range(2)])
 
 
-ASKS = {each.__name__: each for each in (_structured, _chat, _predict, _options, _messages)}
+def _from_texts(llm: LLM, question: str) -> Any:
+    texts = [ChatMessage.from_str(question, role="system"), ChatMessage.from_str("really?")]
+    first = llm.chat([*texts, ChatMessage.from_str(content=question, role=MessageRole.USER)])
+    return str([first, llm.chat([ChatMessage.from_str(f"{question} again", "assistant")])])
+
+
+def _structured_model(llm: LLM, question: str) -> Any:
+    judge = llm.as_structured_llm(Verdict)
+    found = judge.chat([ChatMessage.from_str(f"{question} 0")])
+    other = judge.complete(f"{question} 1")
+    return found.message.content, found.raw, other.text, other.raw, str(found), str(other)
+
+
+def _structured_models(llm: LLM, question: str) -> Any:
+    judges = [llm.as_structured_llm(output_cls=Verdict), llm.as_structured_llm(Verdict, system_prompt="Be fair.")]
+    return [judge.complete(f"{question} {n}").raw.name for n, judge in enumerate(judges)]  # type: ignore[attr-defined]
+
+
+ASKS = {
+    each.__name__: each
+    for each in (
+        _structured, _chat, _predict, _options, _messages, _from_texts, _structured_model, _structured_models,
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("ask", ASKS)
@@ -339,6 +362,70 @@ def test_a_branch_that_is_not_decided_is_not_asked() -> None:
 def test_what_may_raise_holds_up_hosted_models(model: Callable[[], Any], rounds: list[int]) -> None:
     read = read_call(Guarded(llm=model()), "query", QUESTION, reply=lambda prompt: says("12"))
     assert ([len(each) for each in read.rounds], read.error) == (rounds, None)
+
+
+class Structured(CustomQueryEngine):
+    """Asks for objects of a class, and then for something else; each `way` is another form."""
+
+    llm: LLM
+    way: str
+
+    def custom_query(self, query_str: str) -> str:
+        found = str((WAYS | LEFT)[self.way](self.llm, query_str))
+        return found + self.llm.complete("And then?").text
+
+
+def _of_what_is_known(llm: LLM, question: str) -> Any:
+    return llm.as_structured_llm(Verdict).complete(question)
+
+
+def _of_a_reply(llm: LLM, question: str) -> Any:
+    return llm.as_structured_llm(Verdict).complete(llm.complete("Who?").text)
+
+
+def _predicted_of_a_reply(llm: LLM, question: str) -> Any:
+    return llm.structured_predict(Verdict, PromptTemplate("{who}"), who=llm.complete("Who?").text)
+
+
+WAYS = {each.__name__: each for each in (_of_what_is_known, _of_a_reply, _predicted_of_a_reply)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_structured_reply_may_not_parse(way: str) -> None:
+    read = read_call(Structured(llm=hosted(), way=way), "query", QUESTION, reply=reply)
+    rounds = [1, 1] if way == "_of_what_is_known" else [1, 1, 1]
+    assert ([len(each) for each in read.rounds], read.error, read.barrier) == (rounds, None, "")
+
+
+class Noted(Verdict):
+    """A reply with code of the user's, which tells of each use."""
+
+    def model_dump_json(self, **given: Any) -> str:
+        ran.append("text")
+        return super().model_dump_json(**given)
+
+
+def _of_a_class_with_code(llm: LLM, question: str) -> Any:
+    return llm.as_structured_llm(Noted).complete(question)
+
+
+def _of_a_class_inside(llm: LLM, question: str) -> Any:
+    return llm.as_structured_llm(Verdict).predict(PromptTemplate("{who}"), who=question)
+
+
+def _with_more_than_a_text(llm: LLM, question: str) -> Any:
+    return llm.chat([ChatMessage.from_str(question, additional_kwargs={"n": 1})])
+
+
+LEFT = {each.__name__: each for each in (_of_a_class_with_code, _of_a_class_inside, _with_more_than_a_text)}
+
+
+@pytest.mark.parametrize("way", LEFT)
+def test_other_structured_requests_are_left_to_the_run(way: str) -> None:
+    ran.clear()
+    read = read_call(Structured(llm=hosted(), way=way), "query", QUESTION, reply=reply)
+    assert (list(read.rounds), ran) == ([], [])
+    assert read.barrier
 
 
 def test_nothing_is_asked_behind_an_error() -> None:
