@@ -66,7 +66,7 @@ def is_model(llm: Any) -> bool:
 
 def is_structured(llm: Any) -> bool:
     """Whether a model is LlamaIndex's own `StructuredLLM`, which asks the model inside for objects of a class."""
-    if type(llm) is not StructuredLLM or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
+    if type(llm) is not StructuredLLM or any(getattr(llm, each, None) for each in ("output_parser", "rate_limiter")):
         return False
     return not may_refuse(llm) and is_as_published(llm) and is_model(llm.llm)
 

@@ -960,8 +960,9 @@ class Heap:
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
-            is_stored = self._stored == stored
-            if is_stored and true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
+            if self._stored != stored:
+                continue
+            if true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 

@@ -134,6 +134,33 @@ def noted_for_each(m: Any) -> Any:
     m.ask(f"{seen}")
 
 
+class Noting:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def note(self, row: Any) -> int:
+        self.seen.append(1)
+        return 1
+
+
+def noted_by_a_method(m: Any) -> Any:
+    noting = Noting()
+    list(map(noting.note, m.ask("a")))
+    m.ask(f"{noting.seen}")
+
+
+def noted_by_a_part(m: Any) -> Any:
+    noting = Noting()
+    sorted(m.ask("a"), key=partial(Noting.note, noting))
+    m.ask(f"{noting.seen}")
+
+
+def kept_by_append(m: Any) -> Any:
+    seen: list[Any] = []
+    list(map(seen.append, m.ask("a")))
+    m.ask(f"{seen}")
+
+
 def perhaps_not_sorted(m: Any) -> Any:
     found = "sorted"
     rows = m.ask("a")
@@ -180,6 +207,9 @@ def perhaps_not_the_first(m: Any) -> Any:
         (called_later, ["a", "before []"]),
         (asked_for_each, ["a", "good?", "b"]),
         (noted_for_each, ["a"]),
+        (noted_by_a_method, ["a"]),
+        (noted_by_a_part, ["a"]),
+        (kept_by_append, ["a"]),
         (perhaps_not_sorted, ["a"]),
         (perhaps_not_mapped, ["a"]),
         (perhaps_not_mapped_to_the_end, ["a"]),
