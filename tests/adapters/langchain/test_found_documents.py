@@ -286,7 +286,7 @@ def no_number_in_its_text(world: World) -> Any:
 
 def stored_while_walked(world: World) -> Any:
     for text in ("first", "second"):
-        about = world.retriever.invoke(text)[0].metadata
+        about = next(iter(world.retriever.invoke(text))).metadata
         for key in about:
             about[f"{key} of {text}"] = text
     return world.said()
@@ -298,14 +298,14 @@ def stored_while_all_are_made(world: World) -> Any:
         return key
 
     for text in ("first", "second"):
-        about = world.retriever.invoke(text)[0].metadata
+        about = next(iter(world.retriever.invoke(text))).metadata
         list(map(partial(tagged, about), about))
     return world.said()
 
 
 def stored_between_two_keys(world: World) -> Any:
     for text in ("first", "second"):
-        about = world.retriever.invoke(text)[0].metadata
+        about = next(iter(world.retriever.invoke(text))).metadata
         keys = iter(about)
         next(keys, None)
         about["n"] = text
