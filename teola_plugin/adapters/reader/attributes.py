@@ -450,6 +450,7 @@ def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
     """Allow a store into an unknown reply, which stays unknown: later reads must find the kind that was predicted."""
     is_text = type(new) is str or (type(new) is Unknown and new.holds == "text")
     if value.holds == "message" and ((name == "content" and is_text) or (name in ("name", "id") and is_text)):
+        run.texts_of.clear()  # also of replies that may be the same
         return
     if value.holds == "document" and name == "page_content" and is_text:
         run.store_in_found(value)

@@ -345,7 +345,16 @@ class Expressions:
 
         def either(frame: Frame, found: Any, later: int) -> Any:
             run: Run = frame[RUN]
-            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later), found, is_true=stops_at)
+            behind = list[Any]()
+
+            def others(inner: Frame) -> Any:
+                behind.append(rest(inner, later))
+                return behind[0]
+
+            made = calls.chosen(run, frame, lambda f: found, others, found, is_true=stops_at)
+            if behind and type(made) is Unknown and made.of is None and made is not found and made is not behind[0]:
+                made.of = run.shown((found, behind[0]), not stops_at)
+            return made
 
         return lambda frame: rest(frame, 0)
 

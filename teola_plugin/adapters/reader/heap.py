@@ -303,6 +303,7 @@ class Heap:
         self._asked: list[set[Hashable]] = []
         self._lists: dict[int, tuple[Any, Lists]] = {}
         self._perhaps_filled: dict[int, Any] = {}
+        self.texts_of: dict[tuple[int, str], tuple[Unknown, Unknown]] = {}
         self.new_list: Any = None
         self._why: frozenset[Hashable] = NO_SOURCES
 
@@ -588,14 +589,18 @@ class Heap:
     def note_truth(self, value: Any, is_true: bool) -> None:
         """Note what a value that is not known shows on this path, on which it counts as true or not."""
         while type(value) is Unknown or type(value) is list:
-            if of_lists(value) is not None or (type(value) is Unknown and value.is_shared):
+            if _has_names(value):
                 return  # by another name the list may be emptied
             if is_true:
                 self._true = {**self._true, id(value): (value,)}
             of = value.of if type(value) is Unknown else None
             if type(of) is not tuple or of[1] is not is_true or (of[2] is not None and of[2] is not self._touched):
                 return
-            if len(of) == 4:
+            if type(of[0]) is tuple:
+                for each in of[0]:
+                    self.note_truth(each, is_true)
+                return
+            if len(of) == 4 and not _has_names(of[0]):
                 self.note_key(of[0], of[3])
             value, is_true = of[0], True
 
@@ -627,12 +632,17 @@ class Heap:
         return value, is_true, None if _is_constant(value) else self._touched, *key
 
     def note_key(self, held: Any, key: Any) -> None:
-        """Note that a dict of unknown content has a key on this path."""
+        """Note that a dict of unknown content has a key on this path, a text a part, a list an item at an index."""
         self._true = {**self._true, (id(held), _named(key)): (held, key)}
 
     def has_key(self, held: Any, key: Any) -> bool:
         """Whether a dict of unknown content certainly has a key; see `note_key`."""
         return (id(held), _named(key)) in self._true and not self.may_change(held)
+
+    def has_part(self, text: Unknown, part: str) -> bool:
+        """Whether a text that is not known certainly contains the part; see `note_key`."""
+        parts = [each[1] for each in self._true.values() if each[0] is text and len(each) == 2]
+        return any(type(each) is str and part in each for each in parts)
 
     def may_change(self, held: Any) -> bool:
         """Whether a container may be changed by what is not read here."""
@@ -660,7 +670,7 @@ class Heap:
             each = self.each_of(value)
             return Unknown("any" if each is None else each.holds or "any", self.sources(value))
         if how is ALIKE:
-            return first
+            return _another(first)
         if how is MAPPED:
             return call(self, first, tuple(map(self.item_of, rest)), {})
         if how is FILTERED:
@@ -1447,6 +1457,11 @@ def of_lists(value: Any) -> list[Any] | None:
     return value.over[1] if is_listed else None
 
 
+def _has_names(value: Any) -> bool:
+    """Whether the program may know an unknown list by another name."""
+    return of_lists(value) is not None or (type(value) is Unknown and value.is_shared)
+
+
 def changed_by(value: Any) -> Any:
     """Return the list of the reader's that a change of a value changes, for one of a dict's lists."""
     lists = of_lists(value)
@@ -1461,6 +1476,18 @@ def _as_kept(value: Any) -> Any:
         return value
     found = Unknown(value.holds, value.sources) if type(value) is Unknown else Unknown(sources=ANYWHERE)
     found.is_shared = True
+    return found
+
+
+def _another(value: Any) -> Any:
+    """Return what stands for another value of which the same is known, from `_as_kept`."""
+    if type(value) is tuple:
+        return tuple(map(_another, value))
+    if type(value) is not Unknown:
+        return value
+    found = Unknown(value.holds, value.sources)
+    found.is_shared, found.is_true = value.is_shared, value.is_true
+    found.of = value.of if _bound(value) is not None else None
     return found
 
 

@@ -365,19 +365,21 @@ def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
         return name == "=="
     if arrays.is_numeric(a) or arrays.is_numeric(b):
         return arrays.compare(run, name, a, b)
-    if name in ("==", "!="):
-        return run.unknown(a, b, holds="bool", is_safe=True)
-    _note_refused(run, _PLAIN[name], a, b)
-    are_texts = is_text(a) and is_text(b)
-    are_numbers = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
-    found = run.unknown(a, b, holds="bool", is_safe=are_texts or are_numbers)
-    if type(b) is int and (name, b) in _SHOWING_SOME and type(a) is Unknown and type(a.of) is tuple:
-        found.of = a.of
+    is_safe = name in ("==", "!=")
+    if not is_safe:
+        _note_refused(run, _PLAIN[name], a, b)
+        are_texts = is_text(a) and is_text(b)
+        is_safe = are_texts or all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
+    found = run.unknown(a, b, holds="bool", is_safe=is_safe)
+    if type(b) is int and name in _LEAST and type(a) is Unknown and a.holds == amounts.COUNT and type(a.of) is tuple:
+        more, is_true = _LEAST[name]
+        if b + more > 0:
+            found.of = (a.of[0], is_true, a.of[2], *((1,) if b + more > 1 else ()))
     return found
 
 
-_SHOWING_SOME = ((">", 0), (">=", 1))
-"""Comparisons of a length that show that there are items."""
+_LEAST = {">": (1, True), ">=": (0, True), "==": (0, True), "<": (0, False), "<=": (1, False), "!=": (0, False)}
+"""How many items more than the number a length has at least, and the truth of the comparison which shows that."""
 
 
 def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
@@ -416,7 +418,9 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
         safe = (kind_of(b) == "text" and is_text(a)) or kind_of(b) == "texts" or (b.is_dict and is_key(a))
         if not safe:
             run.use_up(b)
-        return run.unknown(a, b, holds="bool", is_safe=safe)
+        found = run.unknown(a, b, holds="bool", is_safe=safe)
+        found.of = run.shown(b, is_in, a) if kind_of(b) == "text" and type(a) is str and a else None
+        return found
     if type(b) is dataframes.OfPandas:
         return dataframe_uses.contains(run, b, a) is is_in
     if isinstance_of(b, Opaque):
@@ -535,7 +539,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
         inner = {"text": "text", "texts": "texts" if type(at) is slice else _of_texts(at)}.get(kind_of(held), "any")
-        is_safe = type(at) is int and at in (0, -1) and kind_of(held) in ("text", "texts", "list") and run.is_true(held)
+        is_safe = kind_of(held) in ("text", "texts", "list") and _is_there(run, held, at)
         return run.unknown(held, at, holds=inner, is_safe=is_safe)
     if isinstance_of(held, Opaque):
         return _opaque_subscript(run, held, at)
@@ -546,7 +550,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
                 return run.unknown(held, at, is_safe=True)
             return run.taint_with([], each.joined(Each(None, run.sources(at))))
         if kind is list and type(at) is int and (each := run.each_of(held)) is not None:
-            is_safe = at in (0, -1) and run.is_true(held)
+            is_safe = _is_there(run, held, at)
             return run.unknown(held, holds=each.holds or "any", is_safe=is_safe, error=IndexError)
         if kind in MAPPINGS and (each := run.each_of(held)) is not None:
             return _item_of_dict(run, held, at, each)
@@ -611,6 +615,11 @@ def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
     if found is None:
         raise Barrier(f"it reads an item of {shown(held)}")
     return found
+
+
+def _is_there(run: Any, held: Any, at: Any) -> bool:
+    """Whether a text or list that is not known certainly has an item at this place."""
+    return type(at) is int and at in (0, -1, 1, -2) and run.is_true(held) and (at in (0, -1) or run.has_key(held, 1))
 
 
 def _whole_numbers(at: slice) -> bool:

@@ -912,8 +912,12 @@ class Run(Heap):
     @property
     def is_in_order(self) -> bool:
         """Whether the statement under evaluation certainly runs, and before all that is evaluated later."""
-        is_beside = self.is_beside or self._is_together or self.is_beside_unread
-        return not (self.in_doubt or self.gates or is_beside)
+        return not (self.in_doubt or self.gates or self.is_beside_others)
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether functions that may change the same objects run beside the function under evaluation."""
+        return self.is_beside or self._is_together or self.is_beside_unread
 
     def note_computed(self) -> None:
         """Note that the statement computes a value that is known once the framework's run has come past."""

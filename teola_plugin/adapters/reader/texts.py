@@ -497,9 +497,25 @@ def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kw
     found = run.unknown(value, holds=GIVES[name], is_safe=True)
     if made == [""]:  # split at a separator
         run.note_truth(found, True)
+        if (parts := _split_in_parts(run, value, found, args, kwargs)) is not None:
+            return parts
+    if name in ("startswith", "endswith") and len(args) == 1 and type(args[0]) is str and args[0]:
+        found.of = run.shown(value, True, args[0])
     if type(value.of) is str and _keeps_opening(value.of, name, args):
         found.of = value.of
     return _placed(found, value, name, args)
+
+
+def _split_in_parts(run: Any, text: Unknown, found: Unknown, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Note that a text is split in two parts at least; return the parts if there are exactly two."""
+    given = {**dict(zip(("sep", "maxsplit"), args, strict=False)), **kwargs}
+    separator, most = given.get("sep"), given.get("maxsplit", -1)
+    if type(separator) is not str or most == 0 or not run.has_part(text, separator):
+        return None
+    if most == 1:
+        return [run.unknown(text, holds="text", is_safe=True) for _ in range(2)]
+    run.note_key(found, 1)
+    return None
 
 
 _BRACKETS = {"{": "}", "[": "]"}

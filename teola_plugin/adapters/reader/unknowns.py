@@ -206,8 +206,9 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
         return of_array
     if isinstance(holds, str):
         if (field := _FIELDS.get(holds, {}).get(name)) is not None:
-            made = _field(run.sources(value), field)
-            made.of = FOUND if (holds, field) == ("document", "dict") else None
+            made = _kept_field(run, value, name, field)
+            if (holds, field) == ("document", "dict"):
+                made.of = FOUND
             return made
         if holds in _TYPES and not hasattr(_TYPES[holds], name):
             run.raises()
@@ -224,6 +225,14 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     if declared is None:
         raise Undecided
     return run.unknown(value, holds=declared, is_safe=True)
+
+
+def _kept_field(run: Any, value: Unknown, name: str, kind: str) -> Unknown:
+    """Return what stands for a field; for a text, the same as before until a store into some field."""
+    if kind != "text" or run.is_beside_others:
+        return _field(run.sources(value), kind)
+    _, found = run.texts_of.setdefault((id(value), name), (value, _field(run.sources(value), kind)))
+    return found  # type: ignore[no-any-return]
 
 
 def _field(sources: frozenset[Hashable], kind: str) -> Unknown:
