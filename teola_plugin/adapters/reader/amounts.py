@@ -41,6 +41,9 @@ COUNT = f"count{_USUAL_BITS}"
 PLACE = f"int{_USUAL_BITS}"
 """The kind of positions in texts, which may be -1."""
 
+JSON = "json"
+"""The kind of what `json.loads` makes, and of each part: texts, numbers, None, lists and dicts of built-in types."""
+
 ARRAY, FLAG, ROW, SCALAR = "array", "flag", "row", "scalar"
 """Kinds of arrays and numbers of numpy, and of embeddings; see arrays.py."""
 
@@ -75,6 +78,11 @@ def parts_of(holds: Any) -> Parts | None:
     if type(holds) is str:
         return _PARTS.get(holds)
     return ("real", None) if holds is float else None
+
+
+def is_plain(holds: Any) -> bool:
+    """Whether values of the kind are such as `json.loads` makes."""
+    return holds in (JSON, "text") or parts_of(holds) is not None
 
 
 def is_atom(holds: Any) -> bool:
@@ -116,6 +124,8 @@ def either(one: str | type, two: str | type) -> str | type:
     if one is two or (type(one) is str and one == two):
         return one
     first, second = parts_of(one), parts_of(two)
+    if JSON in (one, two) and is_plain(one) and is_plain(two):
+        return JSON
     if first is None or second is None:
         return _either_array(one, two)
     if any(each[0] in ("real", "mixed") for each in (first, second)) and not any(map(_is_large, (first, second))):
@@ -177,6 +187,16 @@ def computed(name: str, a: Any, b: Any) -> tuple[str | type, bool] | None:
         is_known = type(b) is float and b
         bits = bits + max(0, 2 - math.frexp(b)[1]) if is_known else _MOST_BITS + 1
     return number_holds(kind, bits), not is_refused
+
+
+def computed_of_json(name: str, one: str | type, two: str | type) -> str | type | None:
+    """Return the kind of `a <name> b`, which may raise, by the kinds of both; None if neither is of JSON."""
+    if JSON not in (one, two) or not is_plain(one) or not is_plain(two) or name not in _BITS:
+        return None
+    are_numbers = [parts_of(each) is not None for each in (one, two)]
+    if name in ("-", "/", "//") or (name == "+" and any(are_numbers)) or (name == "%" and are_numbers[0]):
+        return "number"
+    return "text" if name == "+" and "text" in (one, two) else JSON
 
 
 _BITS: dict[str, Any] = {

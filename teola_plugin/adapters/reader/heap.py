@@ -653,7 +653,9 @@ class Heap:
         if type(value) is Unknown and len(value.over) > 1:
             return self._item_of_made(value, *value.over)
         each = self.each_of(value)
-        return self._key_of(value, Unknown("any" if each is None else each.holds or "any", self.sources(value)))
+        holds = None if each is None else each.holds
+        holds = holds or (amounts.JSON if amounts.holds_of(value) == amounts.JSON else "any")
+        return self._key_of(value, Unknown(holds, self.sources(value)))
 
     def _key_of(self, held: Any, key: Any) -> Any:
         """Return an item of what may be a dict, which has the item as a key until it is changed."""

@@ -407,11 +407,12 @@ def _loads(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("cls") is not None:
         raise Barrier("it gives json.loads() a class")
     if len(args) == 1 and not kwargs and kind_of(args[0]) == "text":
-        found = run.unknown(args[0], error=json.JSONDecodeError)
+        found = run.unknown(args[0], holds=amounts.JSON, error=json.JSONDecodeError)
         begins = heap.opening_of(args[0])
         if begins is None:
             return found
-        each = heap.Each("text", found.sources, "any") if begins == "{" else heap.Each("any", found.sources)
+        each = heap.Each("text", found.sources, amounts.JSON)
+        each = each if begins == "{" else heap.Each(amounts.JSON, found.sources)
         return run.taint_with({} if begins == "{" else [], each)
     known(run, *args)
     run.require_known(*args, *[value for name, value in kwargs.items() if name not in _HOOKS])
@@ -503,7 +504,8 @@ def _copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         raise TypeError("copy takes one argument")
     value = args[0]
     if type(value) is Unknown:
-        return value if unknown_atom(value) else run.unknown(value, holds=value.holds, is_safe=kind_of(value) != "any")
+        is_safe = kind_of(value) not in ("any", amounts.JSON)  # perhaps nested too deeply
+        return value if unknown_atom(value) else run.unknown(value, holds=value.holds, is_safe=is_safe)
     known(run, value)
     if isinstance_of(value, Opaque) or type(value) is Lazy:
         raise Barrier("it copies an object that is no plain data")

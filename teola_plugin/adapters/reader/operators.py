@@ -232,7 +232,8 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
         return a
     if type(a) is Unknown:
         run.forget_truth(a)
-    if arrays.is_changed(a) or (may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS):
+    is_number = type(b) in ATOMS or (unknown_number(b) and name == "+" and kind_of(a) == amounts.JSON)
+    if arrays.is_changed(a) or (may_be_shared(a) and name in _IN_PLACE and not is_number):
         raise Barrier("it changes a value that is not known yet")
     if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
         a.holds = "any"
@@ -538,7 +539,11 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             return run.unknown(held, error=KeyError)
         if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
             run.raises()
-        inner = {"text": "text", "texts": "texts" if type(at) is slice else _of_texts(at)}.get(kind_of(held), "any")
+        inner = {
+            "text": "text",
+            "texts": "texts" if type(at) is slice else _of_texts(at),
+            amounts.JSON: amounts.JSON,
+        }.get(kind_of(held), "any")
         is_safe = kind_of(held) in ("text", "texts", "list") and _is_there(run, held, at)
         return run.unknown(held, at, holds=inner, is_safe=is_safe)
     if isinstance_of(held, Opaque):
@@ -586,7 +591,7 @@ def _item_of_dict(run: Any, held: Any, at: Any, each: Each) -> Any:
         run.touch(held)
         run.taint_with(held, each.joined(Each(_kind_of_key(at), run.sources(at), value, lists)))
     is_made = is_hashed and (type(held) is Counter or (type(held) is defaultdict and held.default_factory is not None))
-    holds = value if value is not None and amounts.is_atom(value) else "any"
+    holds = value if value is not None and (amounts.is_atom(value) or value == amounts.JSON) else "any"
     is_safe = is_made or run.has_key(held, at)
     found = run.unknown(held, at, holds=holds, is_safe=is_safe, error=KeyError if is_hashed else Exception)
     return found if lists is None else run.listed(lists, run.sources(held, at))

@@ -205,6 +205,8 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
     if len(args) == 1 and not kwargs and run.is_unknown(args[0]) and is_collection(args[0]):
         each = run.each_of(args[0])
+        if each is not None and each.holds == amounts.JSON:
+            return run.unknown(args[0], holds="number")
         if each is not None and (made := amounts.summed(each.holds)) is not None:
             return run.unknown(args[0], holds=made[0], is_safe=made[1], error=OverflowError)
     known(run, args[0], start)

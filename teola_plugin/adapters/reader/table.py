@@ -123,7 +123,9 @@ def may_be_shared(value: Any) -> bool:
     """Whether the program may know an unknown value by another name, so that changes of the value are not read."""
     if type(value) is not Unknown:
         return False
-    return value.is_shared or kind_of(value) in ("any", "list") or amounts.item_of(value.holds) is not None
+    return (
+        value.is_shared or kind_of(value) in ("any", amounts.JSON, "list") or amounts.item_of(value.holds) is not None
+    )
 
 
 def known(run: Any, *values: Any) -> None:

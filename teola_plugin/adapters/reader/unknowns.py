@@ -88,6 +88,9 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return found[0]
     if value.is_dict and name == "get" and len(args) in (1, 2) and type(args[0]) is str and not kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
+    if value.holds == amounts.JSON and name == "get" and len(args) in (1, 2) and not kwargs:
+        is_plain = args[1:] in ((), (None,)) or amounts.is_plain(amounts.holds_of(args[1]))
+        return run.unknown(value, *args, holds=amounts.JSON if is_plain else "any")
     if name in CHANGING or name[:2] == "__":
         run.forget_truth(value)
     if value.of is FOUND and (stored := _stored_in_found(run, value, name, args, kwargs)) is not None:
@@ -288,6 +291,8 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
         return time
     if one == two == "datetime" and name == "-" and a.holds is b.holds is datetime.datetime:
         return run.unknown(a, b, holds=datetime.timedelta, is_safe=True)  # type: ignore[no-any-return]
+    if (of_json := amounts.computed_of_json(name, *map(amounts.holds_of, (a, b)))) is not None:
+        return run.unknown(a, b, holds=of_json)  # type: ignore[no-any-return]
     if (found := amounts.computed(name, a, b)) is None:
         return None
     holds, is_safe = found

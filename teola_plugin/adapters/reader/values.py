@@ -130,9 +130,9 @@ def _raising(cls: type, refuse: Callable[[Any, str], NoReturn]) -> None:
 class Unknown:
     """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
-    `holds` is "any", "text", "texts" (a list of texts), "list", "bool", a kind of numbers (see amounts.py),
-    "message" (an AI message of a model), "document" (of LangChain), "found node", "text node", "response" and
-    "judgement" (of LlamaIndex), "reply" (of a web page), "vector" (or None), "match" (of a regular expression, or
+    `holds` is "any", "text", "texts" (a list of texts), "list", "bool", "json" or a kind of numbers (see
+    amounts.py), "message" (an AI message of a model), "document" (of LangChain), "found node", "text node", "response"
+    and "judgement" (of LlamaIndex), "reply" (of a web page), "vector" (or None), "match" (of a regular expression, or
     None), a kind of numpy's or an embedding (see arrays.py), or the class of the object.
 
     `sources`: the origins of the value (components that were asked), which alone decide whether an operation on the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -325,3 +326,228 @@ def test_a_program_that_parses_a_reply_asks_the_same(program: Callable[..., Any]
     assert (found.value, repr(found.error)) == (expected, repr(error))
     assert sorted(fast.asked) == sorted(original.asked)
     assert not set(rounds[0]) - set(original.asked)
+
+
+# --- computing with what is parsed -----------------------------------------------------------------------------------
+
+VALUES = ("1", "-2.5", "true", "null", '"ab"', "[1]", "[]", "{}", "0", "1e999", "NaN", "1" + "0" * 400)
+OBJECTS = (*(f'{{"x": {value}, "y": {value}, "z": [{value}]}}' for value in VALUES), '{"x": 5}', "{}", "[5]", "5", "")
+
+
+def a_sum(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += data["x"]
+    return so_far
+
+
+def a_sum_from_the_right(m: Any, data: Any, so_far: Any) -> Any:
+    return data["x"] + so_far
+
+
+def a_difference(m: Any, data: Any, so_far: Any) -> Any:
+    so_far -= data["x"]
+    return so_far
+
+
+def a_weighted_sum(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += 0.5 * data["x"]
+    return so_far
+
+
+def a_quotient(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += data["x"] / data["y"]
+    return so_far
+
+
+def a_remainder(m: Any, data: Any, so_far: Any) -> Any:
+    return (so_far + 7) % data["x"]
+
+
+def a_sum_with_a_default(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += data.get("x", 0)
+    return so_far
+
+
+def a_sum_of_either(m: Any, data: Any, so_far: Any) -> Any:
+    if "y" in data:
+        so_far += data["x"] if data["z"] else 2
+    return so_far
+
+
+def a_sum_in_parts(m: Any, data: Any, so_far: Any) -> Any:
+    for each in data["z"]:
+        so_far += each
+    return so_far
+
+
+def a_sum_of_all(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += sum(data["z"])
+    return so_far
+
+
+def a_sum_of_items(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += data["z"][0]
+    return so_far
+
+
+def a_sum_of_a_copy(m: Any, data: Any, so_far: Any) -> Any:
+    so_far += copy.deepcopy(data)["x"]
+    return so_far
+
+
+COMPUTING = [
+    a_sum, a_sum_from_the_right, a_difference, a_weighted_sum, a_quotient, a_remainder, a_sum_with_a_default,
+    a_sum_of_either, a_sum_in_parts, a_sum_of_items, a_sum_of_a_copy,
+]  # fmt: skip
+
+
+def _summing(step: Callable[..., Any], *, is_tried: bool = False) -> Callable[..., Any]:
+    def all_together(m: Any) -> Any:
+        so_far, bad = 0, 0
+        for question in "abcd":
+            if is_tried:
+                try:
+                    so_far = step(m, json.loads(m.ask(question)), so_far)
+                except Exception:
+                    bad += 1
+            else:
+                so_far = step(m, json.loads(m.ask(question)), so_far)
+        return repr(so_far), bad
+
+    return all_together
+
+
+@pytest.mark.parametrize("is_tried", [True, False])
+@pytest.mark.parametrize("step", COMPUTING)
+def test_numbers_of_parsed_replies_may_be_added(step: Callable[..., Any], is_tried: bool) -> None:
+    found = read(_summing(step, is_tried=is_tried), Model(lambda question, number: "5"))
+    assert [*found.certain, *found.possible] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("answer", OBJECTS)
+@pytest.mark.parametrize("step", [*COMPUTING, a_sum_of_all])
+def test_a_program_that_adds_parsed_numbers_asks_the_same(step: Callable[..., Any], answer: str) -> None:
+    for is_tried in (True, False):
+        original, fast = (Model(lambda question, number: answer) for _ in range(2))
+        expected, error = None, None
+        try:
+            expected = _summing(step, is_tried=is_tried)(original)
+        except Exception as e:
+            error = e
+        found, _ = predicted(_summing(step, is_tried=is_tried), fast)
+        assert (found.value, type(found.error)) == (expected, type(error))
+        if error is None:  # the rounds of a loop are asked together, also where one of them raises
+            assert sorted(fast.asked) == sorted(original.asked)
+
+
+def a_list_grows(m: Any) -> None:
+    rows = json.loads(m.ask("a"))
+    rows += json.loads(m.ask("b"))
+
+
+def a_list_is_multiplied(m: Any) -> None:
+    rows = json.loads(m.ask("a"))
+    rows *= len(m.ask("b"))
+
+
+def an_item_is_stored(m: Any) -> None:
+    json.loads(m.ask("a"))["x"] = 5
+
+
+def a_list_gains_an_item(m: Any) -> None:
+    json.loads(m.ask("a"))["x"].append(5)
+
+
+@pytest.mark.parametrize("program", [a_list_grows, a_list_is_multiplied, an_item_is_stored, a_list_gains_an_item])
+def test_what_may_be_a_list_that_something_else_holds_is_not_changed(program: Callable[..., Any]) -> None:
+    found = read(_then(program), Model(lambda question, number: "[]"))
+    assert found.barrier is not None
+    assert "z" not in found.certain
+
+
+def added(x: Any) -> Any:
+    return x + 1
+
+
+def subtracted(x: Any) -> Any:
+    return 5 - x
+
+
+def added_to_a_text(x: Any) -> Any:
+    return "a" + x
+
+
+def divided(x: Any) -> Any:
+    return x / 2
+
+
+def copied(x: Any) -> Any:
+    return copy.deepcopy(x)
+
+
+def summed(x: Any) -> Any:
+    return sum(x)
+
+
+def got(x: Any) -> Any:
+    return x.get("y", 5)
+
+
+@pytest.mark.parametrize("step", [added, subtracted, added_to_a_text, divided, copied, summed, got])
+def test_computing_with_what_is_parsed_may_raise(step: Callable[..., Any]) -> None:
+    def program(m: Any) -> None:
+        try:
+            x = json.loads(m.ask("a"))["x"]
+        except Exception:
+            x = 0
+        step(x)
+        m.ask("z")
+
+    assert "z" in read(program, Model(lambda question, number: "5")).possible
+
+
+def test_the_items_of_a_parsed_list_may_be_no_numbers() -> None:
+    def program(m: Any) -> None:
+        found = re.search(r"\[.*\]", m.ask("a"), re.DOTALL)
+        try:
+            rows = json.loads(found.group()) if found else []
+        except json.JSONDecodeError:
+            rows = []
+        sum(rows)
+        m.ask("z")
+
+    assert "z" in read(program, Model(lambda question, number: "5")).possible
+
+
+def repeated_text(data: Any) -> Any:
+    return 2 * data["x"]
+
+
+def filled_text(data: Any) -> Any:
+    return data["x"] % 5
+
+
+def joined_lists(data: Any) -> Any:
+    return data["x"] + data["y"]
+
+
+def a_set_instead(data: Any) -> Any:
+    return data.get("x", {1}) - data.get("y", {2})
+
+
+def either_of_two_sets(data: Any) -> Any:
+    one = data["x"] if data["z"] else {1}
+    return one - (data["y"] if data["z"] else {2})
+
+
+@pytest.mark.parametrize("step", [repeated_text, filled_text, joined_lists, a_set_instead, either_of_two_sets])
+def test_what_may_be_no_number_is_not_taken_for_one(step: Callable[..., Any]) -> None:
+    def program(m: Any) -> None:
+        try:
+            made = step(json.loads(m.ask("a")))
+        except Exception:
+            made = 0
+        ordered = made <= 5
+        m.ask("z")
+        return ordered
+
+    assert "z" not in read(program, Model(lambda question, number: "5")).certain

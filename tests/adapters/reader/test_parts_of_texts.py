@@ -225,9 +225,9 @@ def a_part_of_all_behind_a_test_of_one(m: Any) -> Any:
 
 UNCERTAIN = [
     of_the_other_arm, behind_a_test_for_less, behind_a_test_for_nothing, a_third_part, a_third_part_from_the_end,
-    behind_another_beginning, not_split_at_all, split_at_white_space, of_another_text, perhaps_more_than_two, of_a_shortened_list,
-    by_a_length_before_a_change, by_a_length_that_is_too_small, by_another_length, by_a_great_length,
-    behind_either_of_two_tests, behind_not_both_of_two_tests, a_part_of_all_behind_a_test_of_one,
+    behind_another_beginning, not_split_at_all, split_at_white_space, of_another_text, perhaps_more_than_two,
+    of_a_shortened_list, by_a_length_before_a_change, by_a_length_that_is_too_small, by_another_length,
+    by_a_great_length, behind_either_of_two_tests, behind_not_both_of_two_tests, a_part_of_all_behind_a_test_of_one,
 ]  # fmt: skip
 
 
