@@ -229,6 +229,18 @@ class Leave:
                 self.contents[key] = held, self.content(key, held)
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """One of two paths that are merged: the contents of the objects that differ, and what `Marks` says of them."""
+
+    contents: Log = field(default_factory=dict)
+    tainted: Mapping[int, Any] = field(default_factory=dict)
+    optional: OptionalItems = field(default_factory=dict)
+
+
+_NO_PATH = _Path()
+
+
 class Rounds:
     """The rounds of a loop under evaluation, as a batch: see `asking.Ask.gates`.
 
@@ -297,6 +309,7 @@ class Heap:
         self._changed: Log = {}
         self._restored: Log = {}
         self._unsettled: Log = {}
+        self._here = self._there = _NO_PATH
         self._standing: dict[int, Any] = {}
         self._made: dict[int, tuple[int, Any]] = {}
         self._orders: dict[int, Any] = {}
@@ -860,9 +873,9 @@ class Heap:
             self.gates |= _ANYTHING
             return one.ended if two.has_raised else two.ended
         if one.ended is two.ended and one.ended is not NOWHERE:
-            self._join(one_left, two_log, one_marks, why)
+            returned = self._merge({**two_log, **one_left}, one_marks, why, (two.value, one.value))
             if one.ended is RETURN:
-                two.frame[RETURNED] = self.joined(one.value, two.value, why)
+                two.frame[RETURNED] = returned
             return two.ended
         if one.ended is not None and one.ended is not NOWHERE:
             self._leave(Leave(one.ended, one.value, {**two_log, **one_left}, one_marks, self._why))
@@ -1105,9 +1118,9 @@ class Heap:
                 self._become({**leave.log, **leave.contents}, {}, leave.marks)
                 frame[RETURNED] = leave.value
             else:
-                self._join_leave(leave)
                 before = frame.get(RETURNED) if ended is RETURN else None
-                frame[RETURNED] = self.joined(before, leave.value, leave.why)
+                contents = {**leave.log, **leave.contents}
+                frame[RETURNED] = self._merge(contents, leave.marks, leave.why, (before, leave.value))
             ended = RETURN if how is RETURN else None
             self._forget(leave)
         return None if is_here and how is not RETURN else ended
@@ -1147,10 +1160,10 @@ class Heap:
                 return one
             if kind is tuple and len(one) == len(two):
                 return tuple([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
-            if kind is list and len(one) == len(two) and self._is_settled(one) and self._is_settled(two):
-                return self._standing_for(one, two, [self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
-            if kind is dict and _have_same_keys(one, two) and self._is_settled(one) and self._is_settled(two):
-                return self._standing_for(one, two, {key: self.joined(one[key], two[key], why) for key in one})
+            if kind is list or kind is dict:
+                here, there = self._content_on(self._here, one), self._content_on(self._there, two)
+                if here is not None and there is not None and (found := self._alike(here, there, why)) is not None:
+                    return self._standing_for(one, two, found)
             if kind is Opaque and one.held is two.held:
                 return one
             if (lists := of_lists(one)) is not None and lists is of_lists(two):
@@ -1174,6 +1187,20 @@ class Heap:
         self._note_made(found)
         return found
 
+    def _alike(self, one: Any, two: Any, why: frozenset[Hashable]) -> Any:
+        """Return the joined contents of two lists of one length, or two dicts with the same keys; None for others."""
+        if type(one) is list:
+            return [self.joined(a, b, why) for a, b in zip(one, two, strict=True)] if len(one) == len(two) else None
+        if not _have_same_keys(one, two):
+            return None
+        return {key: self.joined(one[key], two[key], why) for key in one}
+
+    def _content_on(self, path: _Path, held: Any) -> Any:
+        """Return the content of a list or dict on a path under merge; None if the content is not known."""
+        if id(held) not in self._unsettled:
+            return None if self.is_tainted(held) else held
+        return None if id(held) in path.tainted or id(held) in self._open else path.contents[id(held)][1]
+
     def _share(self, held: Any) -> None:
         """Forbid changes of a list from here on."""
         if type(held) is Unknown:
@@ -1193,7 +1220,7 @@ class Heap:
 
     def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
         """Return the items of either of two dicts, of which each may stand for several; see `Unknown.items`."""
-        first, second = self._items_of(one), self._items_of(two)
+        first, second = self._items_on(self._here, one), self._items_on(self._there, two)
         if first is None or second is None:
             return None
         united = self._either(first, second, why)
@@ -1212,12 +1239,14 @@ class Heap:
             united[key] = value if is_certain else Perhaps(value)
         return united
 
-    def _items_of(self, value: Any) -> Mapping[Any, Any] | None:
-        """Return the items of a dict with texts as keys."""
-        if (items := self.open_items(value)) is not None:
+    def _items_on(self, path: _Path, value: Any) -> Mapping[Any, Any] | None:
+        """Return the items of a dict with texts as keys, on a path under merge."""
+        if id(value) not in self._unsettled and (items := self.open_items(value)) is not None:
             return items
-        is_settled = type(value) is dict and self._is_settled(value) and all(type(key) is str for key in value)
-        return value if is_settled else None
+        if id(value) in path.optional and id(value) not in self._open:
+            return _with_optional(path.contents[id(value)][1], path.optional[id(value)][1])
+        found = self._content_on(path, value) if type(value) is dict else None
+        return found if found is not None and all(type(key) is str for key in found) else None
 
     def _is_settled(self, held: Any) -> bool:
         """Whether the content of the object is known, and the same on both paths under merge."""
@@ -1243,27 +1272,30 @@ class Heap:
         """Whether the object stands for one of several, so that only the object itself is known to be the same."""
         return id(held) in self._standing
 
-    def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
-        """Join the current state, after arm two, with the state after arm one."""
-        self._merge({**two_log, **one_left}, one_marks, why)
+    def _merge(
+        self, others: Log, marks: Marks, why: frozenset[Hashable], values: tuple[Any, Any] = (None, None)
+    ) -> Any:  # fmt: skip
+        """Let each object hold either its content or the content in `others`, of a path with `marks`; see `fork`.
 
-    def _join_leave(self, leave: Leave) -> None:
-        self._merge({**leave.log, **leave.contents}, leave.marks, leave.why)
-
-    def _merge(self, others: Log, marks: Marks, why: frozenset[Hashable]) -> None:
-        """Let each object hold either its content or the content in `others`, of a path with `marks`; see `fork`."""
+        Returns what stands for either of two `values`, of the current path and of the other.
+        """
         self._unsettled, self._other_true = others, marks.true
+        self._here = _Path(_contents_now(others), self._tainted, self._optional)
+        self._there = _Path(others, marks.tainted, marks.optional)
+        found = self.joined(*values, why)
         apart = {key for key, each in self._optional.items() if marks.optional.get(key) is not each}
         known = {key: each for key, each in self._each.items() if key in others or marks.each.get(key) == each}
         self._each = known
         for held, other in others.values():
             self._merge_one(held, other, marks, why)
-        self._unsettled, self._other_true = {}, {}
+        self._unsettled, self._other_true, self._here, self._there = {}, {}, _NO_PATH, _NO_PATH
         self._optional = {key: each for key, each in self._optional.items() if key not in apart or key in others}
         self._merge_marks(marks)
+        is_lost = type(found) is Unknown and found.items is None
+        return self.joined(*values, why) if is_lost else found
 
     def _merge_one(self, held: Any, other: Any, marks: Marks, why: frozenset[Hashable]) -> None:
-        now = content_of(held)
+        now = self._here.contents[id(held)][1]
         kind = type(held)
         is_open = id(held) in self._optional or id(held) in marks.optional
         if kind is dict and (is_open or not _have_same_keys(now, other)):
