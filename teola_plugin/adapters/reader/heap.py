@@ -34,6 +34,7 @@ from teola_plugin.adapters.reader.values import (
     COMPUTED,
     GENERAL,
     NO_SOURCES,
+    RAISED,
     Barrier,
     Callee,
     Lazy,
@@ -827,6 +828,8 @@ class Heap:
         `why`: the sources of the decision between the arms. `on`: a value that decides, and its truth in the first arm.
         """
         why -= ARRAYS  # what is decided by a number is no array
+        if GENERAL in why:  # the source of what is perhaps not set
+            why = why - _ANYTHING | RAISED
         outer, self._why = self._why, self._why | why
         self.uses(why)
         try:

@@ -92,6 +92,9 @@ class Renewed(BaseException):
 GENERAL: Hashable = "general"
 """The source of operations that may raise for any reason; see `Unknown.sources`."""
 
+RAISED: frozenset[Hashable] = frozenset(["raised"])
+"""The sources of what an error for any reason has decided."""
+
 ANYWHERE: frozenset[Hashable] = frozenset(["anywhere"])
 """The sources of values that may come from anywhere, as part of other values."""
 

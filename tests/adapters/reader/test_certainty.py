@@ -209,6 +209,32 @@ def parsed_or_left(m: Any) -> Any:
     m.ask("d")
 
 
+def counted_in_a_handler(m: Any) -> Any:
+    good = bad = 0
+    for d in "pqrs":
+        try:
+            text = m.ask(d)
+            if "yes" in text:
+                good += 1
+            elif "no" not in text:
+                raise ValueError(text)
+        except Exception:
+            bad += 1
+    m.ask("behind")
+    return good, bad
+
+
+def set_in_a_handler(m: Any) -> Any:
+    try:
+        if "yes" not in m.ask("a"):
+            raise ValueError("no")
+    except Exception:
+        found = 5
+    m.ask("b")
+    found += 1
+    m.ask("c")
+
+
 def asked_twice_in_rounds(m: Any) -> Any:
     int(m.ask("before"))
     for d in "pq":
@@ -858,6 +884,8 @@ CASES: list[Case] = [
     (caught_by_the_handler_of_another, ["a"], ["b", "c"]),
     (caught_in_one_of_two_states, ["a"], ["b"]),
     (parsed_or_left, ["a", "b"], ["d"]),
+    (counted_in_a_handler, ["p", "q", "r", "s", "behind"], []),
+    (set_in_a_handler, ["a", "b"], ["c"]),
     (asked_twice_in_rounds, ["before"], ["p", "then p", "q", "then q", "behind"]),
     (
         asked_in_rounds_of_rounds,
