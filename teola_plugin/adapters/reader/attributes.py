@@ -453,6 +453,7 @@ def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
         run.texts_of.clear()  # also of replies that may be the same
         return
     if value.holds == "document" and name == "page_content" and is_text:
+        run.texts_of.clear()
         run.store_in_found(value)
         return
     raise Barrier(f"it stores the attribute {name} of a value that is not known yet")

@@ -292,3 +292,26 @@ def test_the_text_of_a_message_is_the_same_until_the_message_is_changed(
 ) -> None:
     found = read(_then(program), Model(lambda question, number: "A"), asker=ModelAsker("message"))
     assert ("z" in found.certain) is is_certain
+
+
+def the_text_of_a_document(m: Any) -> None:
+    found = m.ask("a")
+    if "A" in found.page_content:
+        found.page_content.split("A")[1]
+
+
+def the_text_of_a_changed_document(m: Any) -> None:
+    found = m.ask("a")
+    if "A" in found.page_content:
+        found.page_content = "B"
+        found.page_content.split("A")[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "is_certain"), [(the_text_of_a_document, True), (the_text_of_a_changed_document, False)]
+)
+def test_the_text_of_a_document_is_the_same_until_a_document_is_changed(
+    program: Callable[..., Any], is_certain: bool
+) -> None:
+    found = read(_then(program), Model(lambda question, number: "A"), asker=ModelAsker("document"))
+    assert ("z" in found.certain) is is_certain
