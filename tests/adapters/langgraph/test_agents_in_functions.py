@@ -116,7 +116,7 @@ def test_agents_are_asked_at_once_with_a_config_of_their_own(config: Any) -> Non
 LEFT: list[Any] = [
     {"recursion_limit": 0}, {"recursion_limit": "2"}, {"max_concurrency": 1}, {"callbacks": [Refusing()]},
     {"configurable": {"model": "m"}}, {"configurable": {"thread_id": "1", "checkpoint_ns": "a"}},
-    {"configurable": {"thread_id": None}}, {"tags": ("a",)}, {"thread_id": "1"}, {"run_id": None}, "config",
+    {"configurable": {"thread_id": None}}, {"tags": ("a",)}, {"tags": ["a", 1]}, {"thread_id": "1"}, {"run_id": None}, "config",
 ]  # fmt: skip
 
 
