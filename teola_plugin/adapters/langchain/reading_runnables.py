@@ -508,14 +508,23 @@ CALLBACKS = Unknown()
 _TAPS = ("tap_output_iter", "tap_output_aiter")
 
 
+_PLAIN = {"tags": list, "metadata": dict, "configurable": dict, "run_name": str}
+"""The classes of values that LangChain merges with other configs."""
+
+
 def require_plain_config(config: Any) -> None:
-    """Raises: Barrier if a config replaces a component, limits concurrency, or streams replies."""
+    """Raises: Barrier if a config replaces a component, limits concurrency, streams replies, or may be refused."""
     if config is None or config is CONFIG or type(config) is Opaque:
         return
     if type(config) is not dict:
         raise Barrier("a config is not known")
     if config.get("max_concurrency") is not None:
         raise Barrier("a config limits how much runs at once")
+    tags = config.get("tags")
+    if type(tags) is list and not all(type(tag) is str for tag in tags):  # LangChain sorts the tags
+        raise Barrier("a config has tags that are no texts")
+    if any(type(config.get(key)) not in (cls, types.NoneType, Unknown) for key, cls in _PLAIN.items()):
+        raise Barrier("a config has values of other classes than LangChain's")
     if any(_may_stream(handler) for handler in _handlers(config.get("callbacks"))):
         raise Barrier("a config has callbacks that may have replies streamed, or refuse")
 

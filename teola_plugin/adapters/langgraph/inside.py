@@ -120,8 +120,6 @@ class LangGraphAsker:
         self.heard.update(noted_by(handlers_in(config)))
         if any(type(held) is not _READ[key] for key, held in config.items() if _READ[key] and held is not None):
             raise refused
-        if not all(type(tag) is str for tag in config.get("tags") or ()):  # LangChain sorts the tags
-            raise refused
         limit, configurable = config.get("recursion_limit"), config.get(CONF)
         if configurable:
             is_thread = configurable.keys() == {"thread_id"} and type(configurable["thread_id"]) in (str, int)

@@ -14,7 +14,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelRequest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -116,13 +116,23 @@ def test_agents_are_asked_at_once_with_a_config_of_their_own(config: Any) -> Non
 LEFT: list[Any] = [
     {"recursion_limit": 0}, {"recursion_limit": "2"}, {"max_concurrency": 1}, {"callbacks": [Refusing()]},
     {"configurable": {"model": "m"}}, {"configurable": {"thread_id": "1", "checkpoint_ns": "a"}},
-    {"configurable": {"thread_id": None}}, {"tags": ("a",)}, {"tags": ["a", 1]}, {"thread_id": "1"}, {"run_id": None}, "config",
+    {"configurable": {"thread_id": None}}, {"tags": ("a",)}, {"tags": ["a", 1]}, {"thread_id": "1"}, {"run_id": None},
+    "config",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("config", LEFT)
 def test_agents_with_another_config_are_left_to_their_run(config: Any) -> None:
     assert asked(one_node(in_turn([create_agent(llm)], config=config))) == []
+
+
+@pytest.mark.parametrize("config", [{"metadata": ["a"]}, {"tags": ("a",)}, {"tags": [None]}, {"run_name": 1}])
+def test_chains_with_a_config_that_may_be_refused_are_left_to_their_run(config: Any) -> None:
+    chain = RunnableLambda(lambda text: llm.invoke(text).content)
+    assert asked(one_node(lambda state: {"found": [chain.invoke(state["q"], config)]})) == []
+    assert asked(one_node(lambda state: {"found": [chain.invoke(state["q"], {"tags": ["a"], "run_name": "b"})]})) == [
+        ["x"]
+    ]
 
 
 def test_agents_are_asked_in_turn_where_a_handler_of_their_config_sets_the_model() -> None:
