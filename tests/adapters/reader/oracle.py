@@ -107,6 +107,7 @@ def holds_right(holds: Any, value: Any) -> bool:
         "list": list,
         "bool": bool,
         "any": object,
+        "json": str | int | float | list | dict | None,
         float: float,
         "match": re.Match | None,
     }
