@@ -89,8 +89,9 @@ def a_key_of_one_path_alone(m: Any) -> Any:
     else:
         two["z"] = 2
         found = two
-    names = [name for name in ("x", "y", "z") if name in found]
-    return names, one, two
+    m.ask(f"y: {'y' in found}")
+    m.ask(f"z: {'z' in found}")
+    return one, two
 
 
 def open_on_one_path(m: Any) -> Any:
@@ -115,7 +116,28 @@ def opened_where_the_other_path_has_it(m: Any) -> Any:
         if "a" in m.ask("q"):
             one["y"] = 2
         found = {"x": 5}
-    return "w" in found, found.get("w"), found.get("y")
+    m.ask(f"w: {'w' in found}")
+    return found.get("w"), found.get("y")
+
+
+def grown_unseen_on_one_path(m: Any) -> Any:
+    rows, found = ["x"], ["y"]
+    if "yes" in m.ask("q"):
+        for line in m.ask("r").split("\n"):
+            rows.append(line + "!")
+        found = rows
+    m.ask(f"{len(found)}")
+    return found
+
+
+def grown_unseen_on_the_other_path(m: Any) -> Any:
+    rows, found = ["x"], ["y"]
+    if "yes" not in m.ask("q"):
+        for line in m.ask("r").split("\n"):
+            rows.append(line + "!")
+        found = rows
+    m.ask(f"{len(found)}")
+    return found
 
 
 def changed_by_another_name(m: Any) -> Any:
@@ -134,7 +156,7 @@ def changed_by_another_name(m: Any) -> Any:
 CERTAIN = [walked_in_a_try, filled_on_both_paths, a_list_of_each_path]
 ALL = [
     *CERTAIN, changed_on_the_other_path, a_key_of_one_path_alone, open_on_one_path, opened_where_the_other_path_has_it,
-    changed_by_another_name,
+    changed_by_another_name, grown_unseen_on_one_path, grown_unseen_on_the_other_path,
 ]  # fmt: skip
 
 
@@ -180,3 +202,36 @@ def test_what_a_path_has_filled_is_known_only_as_far_as_both_paths_know_it() -> 
     found = read(program, Model(lambda question, number: "yes"))
     assert "z" in found.certain
     assert "y" not in found.certain
+
+
+def test_what_a_path_may_have_besides_hides_nothing() -> None:
+    def program(m: Any) -> None:
+        one = {"x": 1}
+        if "yes" in m.ask("p"):
+            if "a" in m.ask("q"):
+                one["y"] = 2
+            found = one
+        else:
+            found = {"x": 5}
+            one["w"] = 3
+        found["x"] + 1
+        m.ask("z")
+
+    assert "z" in read(program, Model(lambda question, number: "yes")).certain
+
+
+def test_lists_of_texts_that_either_path_returns_are_joined() -> None:
+    def texts_of(reply: str) -> Any:
+        found = []
+        if "yes" in reply:
+            found.append("x")
+            return found
+        found.append("y")
+        found.append(reply)
+        return found
+
+    def program(m: Any) -> None:
+        ",".join(texts_of(m.ask("a")))
+        m.ask("z")
+
+    assert "z" in read(program, Model(lambda question, number: "yes")).certain

@@ -508,11 +508,11 @@ def test_computing_with_what_is_parsed_may_raise(step: Callable[..., Any]) -> No
 def test_the_items_of_a_parsed_list_may_be_no_numbers() -> None:
     def program(m: Any) -> None:
         found = re.search(r"\[.*\]", m.ask("a"), re.DOTALL)
-        try:
-            rows = json.loads(found.group()) if found else []
-        except json.JSONDecodeError:
-            rows = []
-        sum(rows)
+        if found:
+            try:
+                sum(json.loads(found.group()))
+            except json.JSONDecodeError:
+                pass
         m.ask("z")
 
     assert "z" in read(program, Model(lambda question, number: "5")).possible
