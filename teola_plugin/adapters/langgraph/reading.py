@@ -26,6 +26,7 @@ from langgraph.managed.is_last_step import IsLastStepManager, RemainingStepsMana
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
 from langgraph.types import Command, Send
 
+from teola_plugin.adapters.langchain.reading_runnables import require_own_methods
 from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Task, Way
 from teola_plugin.adapters.langgraph.writes import KEPT, ROOT, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
@@ -218,6 +219,7 @@ class GraphReader:
         `limit`: the recursion limit of the call, if set.
         """
         graph, name = self.graph, self.graph.get_name()
+        require_own_methods(graph)
         if not (graph.checkpointer is None or graph.checkpointer is False):
             raise Barrier(f"the graph {name} has a checkpointer of its own")
         if graph.interrupt_before_nodes or graph.interrupt_after_nodes or (graph.config or {}).get("configurable"):

@@ -317,6 +317,14 @@ def own_attributes(value: Any) -> dict[str, Any] | None:
     return plain_attributes(value)
 
 
+def is_replaced(value: Any, *names: str) -> bool:
+    """Whether an object of a library's class holds anything in the place of one of these methods."""
+    own = own_attributes(value)
+    if not own or own.keys().isdisjoint(names) or not is_library_class(type(value)):
+        return False
+    return any(name in own and type(in_mro(type(value), name)) is types.FunctionType for name in names)
+
+
 def plain_attributes(value: Any) -> dict[str, Any] | None:
     """`own_attributes` for an object whose class is known to give `__dict__` as `object` does."""
     own = object.__getattribute__(value, "__dict__")

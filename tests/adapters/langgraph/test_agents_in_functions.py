@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
+from unittest import mock
 
 import pytest
 from langchain.agents import create_agent
@@ -16,7 +17,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -24,13 +26,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from teola_plugin import optimize
+from teola_plugin import optimize, optimized
 from teola_plugin.adapters.reader.facts import kind_of
 from teola_plugin.models.langchain import EngineChatModel
 from tests.adapters.functions.test_settings_in_place import Cools, Told, chat
 from tests.adapters.langgraph.test_langgraph_differential import Listener, told
 from tests.support.fakes import FakeEngine, says
-from tests.support.hosted_service import Service, asked_side_by_side, served
+from tests.support.hosted_service import Service, asked_side_by_side, counted, served
 from tests.support.langgraph_reading import WAY, read
 
 engine = FakeEngine(lambda prompt: says(f"<{prompt}>"), name="llm", concurrent=True)
@@ -133,6 +135,48 @@ def test_chains_with_a_config_that_may_be_refused_are_left_to_their_run(config: 
     assert asked(one_node(lambda state: {"found": [chain.invoke(state["q"], {"tags": ["a"], "run_name": "b"})]})) == [
         ["x"]
     ]
+
+
+@pytest.mark.parametrize("name", ["invoke", "stream"])
+def test_agents_with_a_method_replaced_are_left_to_their_run(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    agents = [create_agent(llm), create_agent(llm)]
+    graph = one_node(in_turn(agents))
+    assert asked(graph) == [["0 x", "1 x"]]
+    monkeypatch.setattr(agents[0], name, mock.Mock())
+    assert asked(graph) == []
+
+
+@pytest.mark.parametrize("is_node", [True, False])
+def test_parts_with_a_method_replaced_are_left_to_their_run(monkeypatch: pytest.MonkeyPatch, is_node: bool) -> None:
+    part = RunnableLambda(lambda state: {"found": [llm.invoke(state["q"]).content]})
+    graph = one_node(part if is_node else lambda state: part.invoke(state))
+    assert asked(graph) == [["x"]]
+    monkeypatch.setattr(part, "invoke", mock.Mock())
+    assert asked(graph) == []
+
+
+def test_a_store_with_a_method_replaced_is_left_to_its_run(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+    embeddings = OpenAIEmbeddings(base_url=service.url, api_key="x", check_embedding_ctx_length=False)
+    store, service.lasts_s = InMemoryVectorStore.from_texts(["hive"], embeddings), 0.1
+
+    def node(state: State) -> Any:
+        return {"found": [len(store.similarity_search(f"{state['q']} {part}")) for part in "ab"]}
+
+    fast = optimize(one_node(node))
+    fast.invoke({"q": "x"})
+    assert optimized(fast).reports[-1].hits
+    monkeypatch.setattr(store, "similarity_search", mock.Mock(return_value=[]))
+    with counted(service) as found:
+        assert fast.invoke({"q": "x"})["found"] == [0, 0]
+    assert not found
+
+
+def test_a_subgraph_with_a_method_replaced_is_left_to_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = one_node(lambda state: {"found": [llm.invoke(state["q"]).content]})
+    graph = one_node(inner)
+    assert asked(graph) == [["x"]]
+    monkeypatch.setattr(inner, "invoke", mock.Mock())
+    assert asked(graph) == []
 
 
 def test_agents_are_asked_in_turn_where_a_handler_of_their_config_sets_the_model() -> None:
