@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -135,6 +137,7 @@ def vector(text: str) -> list[float]:
 @contextmanager
 def served() -> Iterator[Service]:
     """A service that runs."""
+    _keep_async_clients()
     with Service() as service:
         # it looks that often whether it is to end, and each test waits for that
         thread = threading.Thread(target=service.serve_forever, args=(0.02,), daemon=True)
@@ -142,6 +145,14 @@ def served() -> Iterator[Service]:
         yield service
         service.shutdown()
         thread.join()
+
+
+def _keep_async_clients() -> None:
+    """Let LangChain keep all its clients: of those it drops, connections of cancelled requests are found unclosed."""
+    module = sys.modules.get("langchain_openai.chat_models._client_utils")
+    cached = getattr(module, "_cached_async_httpx_client", None)
+    if cached is not None and cached.cache_parameters()["maxsize"] is not None:
+        vars(module)["_cached_async_httpx_client"] = functools.cache(cached.__wrapped__)
 
 
 @contextmanager
