@@ -105,13 +105,19 @@ class Threads(Line):
             assert not each.is_alive()
 
 
-def test_replies_that_come_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def gathering(monkeypatch: pytest.MonkeyPatch) -> tuple[Prediction, Threads]:
+    """A prediction with one of two replies, which waits for the other."""
     monkeypatch.setattr(predictions, "GATHERING", 1e9)
     line = Threads()
     begun = Prediction(Nobody(), line, State(asking("a", "b"), Given()))
     begun.begin()
     line.join()
     line.replies["a"].put(Done("x"))
+    return begun, line
+
+
+def test_replies_that_come_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, line = gathering(monkeypatch)
     line.threads[-1].join(0.05)
     assert begun.readings == 1
     line.replies["b"].put(Done("y"))
@@ -120,12 +126,7 @@ def test_replies_that_come_together_are_read_together(monkeypatch: pytest.Monkey
 
 
 def test_a_prediction_that_is_over_waits_for_no_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "GATHERING", 1e9)
-    line = Threads()
-    begun = Prediction(Nobody(), line, State(asking("a", "b"), Given()))
-    begun.begin()
-    line.join()
-    line.replies["a"].put(Done("x"))
+    begun, line = gathering(monkeypatch)
     begun.stop()
     line.join()
     assert begun.readings == 1
