@@ -75,8 +75,7 @@ def langchain_asker(context: Context, *, is_async: bool) -> Asker:
         return asker
     from teola_plugin.adapters.langgraph.inside import with_graphs
 
-    both: Asker = with_graphs(asker, context, is_async=is_async)
-    return both
+    return with_graphs(asker, context, is_async=is_async)
 
 
 def may_run_ahead() -> bool:

@@ -21,6 +21,7 @@ from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.langchain.reading_runnables import CALLBACKS, handlers_in, require_plain_config
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
+from teola_plugin.adapters.reader.asking import Asker
 from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending, Unknown
@@ -157,7 +158,7 @@ class LangGraphAsker:
         return self._langchain.combine(run, left, right)
 
 
-def with_graphs(langchain: Any, context: Context, *, is_async: bool) -> Any:
+def with_graphs(langchain: Asker, context: Context, *, is_async: bool) -> Asker:
     """Return an asker for a function's calls of graphs, too; LangChain's alone if the function runs inside a run."""
     if context.run(var_child_runnable_config.get) is not None:
         return langchain
