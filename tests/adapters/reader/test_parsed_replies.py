@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.reader.world import Model, predicted, read
+from tests.adapters.reader.world import Model, asks_the_same, predicted, read, then_asked
 
 FENCED = r"```(?:json)?\s*(\{.*?\})\s*```"
 
@@ -287,28 +287,19 @@ def _tried(program: Callable[..., Any]) -> Callable[..., Any]:
     return tried
 
 
-def _then(program: Callable[..., Any]) -> Callable[..., Any]:
-    def both(m: Any) -> Any:
-        found = program(m)
-        m.ask("z")
-        return found
-
-    return both
-
-
 @pytest.mark.parametrize(
     ("program", "is_certain"),
     [*((each, True) for each in (*CERTAIN, *RAISING)), *((each, False) for each in UNCERTAIN)],
 )
 def test_what_is_certain_behind_a_parsed_reply(program: Callable[..., Any], is_certain: bool) -> None:
-    found = read(_then(_tried(program)), Model(lambda question, number: "5"))
+    found = read(then_asked(_tried(program)), Model(lambda question, number: "5"))
     assert ("z" in found.certain) is is_certain
     assert "z" in found.certain or "z" in found.possible
 
 
 @pytest.mark.parametrize("program", RAISING)
 def test_a_text_that_is_no_json_holds_up_what_stands_behind(program: Callable[..., Any]) -> None:
-    found = read(_then(program), Model(lambda question, number: "5"))
+    found = read(then_asked(program), Model(lambda question, number: "5"))
     assert "z" not in found.certain
     assert "z" in found.possible
 
@@ -316,16 +307,7 @@ def test_a_text_that_is_no_json_holds_up_what_stands_behind(program: Callable[..
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("program", [*CERTAIN, *UNCERTAIN, *RAISING])
 def test_a_program_that_parses_a_reply_asks_the_same(program: Callable[..., Any], answer: str) -> None:
-    original, fast = (Model(lambda question, number: answer) for _ in range(2))
-    expected, error = None, None
-    try:
-        expected = _then(program)(original)
-    except Exception as e:
-        error = e
-    found, rounds = predicted(_then(program), fast)
-    assert (found.value, repr(found.error)) == (expected, repr(error))
-    assert sorted(fast.asked) == sorted(original.asked)
-    assert not set(rounds[0]) - set(original.asked)
+    asks_the_same(then_asked(program), answer)
 
 
 # --- computing with what is parsed -----------------------------------------------------------------------------------
@@ -459,7 +441,7 @@ def a_list_gains_an_item(m: Any) -> None:
 
 @pytest.mark.parametrize("program", [a_list_grows, a_list_is_multiplied, an_item_is_stored, a_list_gains_an_item])
 def test_what_may_be_a_list_that_something_else_holds_is_not_changed(program: Callable[..., Any]) -> None:
-    found = read(_then(program), Model(lambda question, number: "[]"))
+    found = read(then_asked(program), Model(lambda question, number: "[]"))
     assert found.barrier is not None
     assert "z" not in found.certain
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.reader.world import Model, ModelAsker, predicted, read
+from tests.adapters.reader.world import Model, ModelAsker, asks_the_same, read, then_asked
 
 ANSWERS = ("", "A", "xAyBz", "A:B", "```json\n5```", "```", "B\nxA\n:", "A\nB", "AAA", "BA", ":A:")
 
@@ -231,20 +231,11 @@ UNCERTAIN = [
 ]  # fmt: skip
 
 
-def _then(program: Callable[..., Any]) -> Callable[..., Any]:
-    def both(m: Any) -> Any:
-        found = program(m)
-        m.ask("z")
-        return found
-
-    return both
-
-
 @pytest.mark.parametrize(
     ("program", "is_certain"), [*((each, True) for each in CERTAIN), *((each, False) for each in UNCERTAIN)]
 )
 def test_what_is_certain_behind_the_parts_of_a_reply(program: Callable[..., Any], is_certain: bool) -> None:
-    found = read(_then(program), Model(lambda question, number: "A"))
+    found = read(then_asked(program), Model(lambda question, number: "A"))
     assert ("z" in found.certain) is is_certain
     assert "z" in found.certain or "z" in found.possible
 
@@ -252,16 +243,7 @@ def test_what_is_certain_behind_the_parts_of_a_reply(program: Callable[..., Any]
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("program", [*CERTAIN, *UNCERTAIN])
 def test_a_program_that_splits_a_reply_asks_the_same(program: Callable[..., Any], answer: str) -> None:
-    original, fast = (Model(lambda question, number: answer) for _ in range(2))
-    expected, error = None, None
-    try:
-        expected = _then(program)(original)
-    except Exception as e:
-        error = e
-    found, rounds = predicted(_then(program), fast)
-    assert (found.value, repr(found.error)) == (expected, repr(error))
-    assert sorted(fast.asked) == sorted(original.asked)
-    assert not set(rounds[0]) - set(original.asked)
+    asks_the_same(then_asked(program), answer)
 
 
 def the_text_of_a_message(m: Any) -> None:
@@ -283,17 +265,6 @@ def the_text_of_another_message(m: Any) -> None:
         other.content.split("A")[1]
 
 
-@pytest.mark.parametrize(
-    ("program", "is_certain"),
-    [(the_text_of_a_message, True), (the_text_of_a_changed_message, False), (the_text_of_another_message, False)],
-)
-def test_the_text_of_a_message_is_the_same_until_the_message_is_changed(
-    program: Callable[..., Any], is_certain: bool
-) -> None:
-    found = read(_then(program), Model(lambda question, number: "A"), asker=ModelAsker("message"))
-    assert ("z" in found.certain) is is_certain
-
-
 def the_text_of_a_document(m: Any) -> None:
     found = m.ask("a")
     if "A" in found.page_content:
@@ -308,10 +279,15 @@ def the_text_of_a_changed_document(m: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "is_certain"), [(the_text_of_a_document, True), (the_text_of_a_changed_document, False)]
-)
-def test_the_text_of_a_document_is_the_same_until_a_document_is_changed(
-    program: Callable[..., Any], is_certain: bool
+    ("holds", "program", "is_certain"),
+    [
+        ("message", the_text_of_a_message, True), ("message", the_text_of_a_changed_message, False),
+        ("message", the_text_of_another_message, False), ("document", the_text_of_a_document, True),
+        ("document", the_text_of_a_changed_document, False),
+    ],
+)  # fmt: skip
+def test_a_field_is_the_same_text_until_a_field_is_changed(
+    holds: str, program: Callable[..., Any], is_certain: bool
 ) -> None:
-    found = read(_then(program), Model(lambda question, number: "A"), asker=ModelAsker("document"))
+    found = read(then_asked(program), Model(lambda question, number: "A"), asker=ModelAsker(holds))
     assert ("z" in found.certain) is is_certain

@@ -160,3 +160,28 @@ def same_as_original(program: Callable[[Any], Any], reply: Callable[..., Any]) -
         assert (found.value if found.error is None else type(found.error)) == expected
     assert fast.asked == original.asked[: len(fast.asked)]
     return found, fast, original
+
+
+def then_asked(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, and a last request, "z", behind it."""
+
+    def both(m: Any) -> Any:
+        found = program(m)
+        m.ask("z")
+        return found
+
+    return both
+
+
+def asks_the_same(program: Callable[..., Any], answer: str) -> None:
+    """Run a program by itself and with early requests, with one answer to all: nothing differs, nothing is extra."""
+    original, fast = (Model(lambda question, number: answer) for _ in range(2))
+    expected, error = None, None
+    try:
+        expected = program(original)
+    except Exception as e:
+        error = e
+    found, rounds = predicted(program, fast)
+    assert (found.value, repr(found.error)) == (expected, repr(error))
+    assert sorted(fast.asked) == sorted(original.asked)
+    assert not set(rounds[0]) - set(original.asked)
