@@ -27,8 +27,8 @@ from public.worker import OWN, Found, Settings, run
 HERE = Path(__file__).parent
 ROW = "{:28}{:>7}{:>7}{:>7}{:>7}{:>7}{:>5}{:>6}{:>6}  {}"
 MEASURED = ("orig.", "opt.", "ratio", "bound", "/bound", "req.", "extra", "miss.", "equal")
-LOAD = "{:28}{:>9}{:>9}{:>7}{:>10}{:>10}{:>7}  {}"
-LOADED = ("orig. ms", "opt. ms", "ratio", "orig. CPU", "opt. CPU", "ratio", "raised")
+LOAD = "{:28}{:>9}{:>9}{:>7}{:>7}  {}"
+LOADED = ("orig. ms", "opt. ms", "ratio", "aside", "raised")
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("public.worker", "langchain_openai", "langchain_community.retrievers", "langgraph.prebuilt")
 LIMIT_S = 1800
@@ -53,7 +53,7 @@ def main(
     if side_by_side and not waiting:
         chat_ms = embed_ms = search_ms = 0
     settings = Settings(
-        str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate, side_by_side
+        str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate, side_by_side, waiting
     )
     names = [name for name in CASES if app in name]
     if not as_json:
@@ -111,15 +111,16 @@ def _row(found: Found) -> str:
 
 
 def _load_row(found: Found) -> str:
-    """Milliseconds for each call; the ratios are those of throughput, and of CPU time."""
+    """Milliseconds for each call, of CPU or of wall-clock time (see `Bench.mixed`); the ratio is that of throughput."""
     if found.error:
         return _row(found)
     load = found.load
-    wall, fast = statistics.median(load.original_ms), statistics.median(load.optimized_ms)
-    cpu, fast_cpu = statistics.median(load.original_cpu_ms), statistics.median(load.optimized_cpu_ms)
+    average = statistics.median if load.aside_ms is None else statistics.fmean
+    original, optimized = average(load.original_ms), average(load.optimized_ms)
+    aside = "wall" if load.aside_ms is None else f"{load.aside_ms:.2f}"
     return LOAD.format(
-        found.name, f"{wall:.2f}", f"{fast:.2f}", f"{wall / fast:.2f}", f"{cpu:.2f}", f"{fast_cpu:.2f}",
-        f"{cpu / fast_cpu:.2f}", ", ".join(dict.fromkeys(each[:60] for each in load.raised)),
+        found.name, f"{original:.2f}", f"{optimized:.2f}", f"{original / optimized:.2f}", aside,
+        ", ".join(dict.fromkeys(each[:60] for each in load.raised)),
     )  # fmt: skip
 
 

@@ -12,17 +12,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 
@@ -41,6 +45,8 @@ OWN = "the original's own"
 """Of what its two runs do not agree in, nothing is compared."""
 BLOCK_CALLS = 2
 """Calls of a block for each of those side by side."""
+WARM_CALLS = 4
+"""Calls before the measured ones for each of those side by side, where both pipelines run mixed."""
 STEPS = 40
 """The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
 
@@ -55,6 +61,7 @@ class Settings:
     search_ms: float = 200
     speculate: str = ""
     side_by_side: int = 0
+    waiting: bool = False
 
     @property
     def delays_s(self) -> dict[str, float]:
@@ -78,13 +85,15 @@ class Measured:
 
 @dataclass
 class Load:
-    """Calls side by side: what one takes of wall-clock time and of this process's CPU time, in ms, block by block."""
+    """Calls side by side: what one takes in ms, of CPU time (`mixed`) or of wall-clock time (`apart`).
+
+    `aside_ms`: CPU time that belongs to no call, for each optimized one; None of wall-clock time.
+    """
 
     original_ms: list[float] = field(default_factory=list)
     optimized_ms: list[float] = field(default_factory=list)
-    original_cpu_ms: list[float] = field(default_factory=list)
-    optimized_cpu_ms: list[float] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
+    aside_ms: float | None = None
 
 
 @dataclass
@@ -158,51 +167,71 @@ class Bench:
             for state in pipeline.get_state_history(config)
         ]
 
-    def load(self) -> Load:
-        """Blocks of calls side by side, original and optimized in turns; the first of two blocks is not counted."""
+    def mixed(self) -> Load:
+        """CPU time of calls side by side, half of them of the original, mixed in the same threads.
+
+        Both halves meet the same neighbours and the same contention, which blocks of one pipeline each do not. Since
+        the interpreter computes all the time here, calls per second follow from the CPU time of a call. CPU time that
+        belongs to no call, such as that of the engines' threads, counts for the optimized pipeline.
+        """
+        side_by_side = self.settings.side_by_side
+        warm, count = WARM_CALLS * side_by_side, 2 * BLOCK_CALLS * side_by_side * self.settings.repeats
+
+        def one(n: int) -> tuple[bool, list[float], str]:
+            is_original = bool((n // side_by_side + n) % 2)
+            call, spent = self._call(n // 2), list[float]()
+            with _spending(spent):
+                raised = _raised_by(self.original if is_original else self.optimized, call)
+            return is_original, spent, raised
+
+        with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(side_by_side) as pool, _told_of_threads():
+            told = list(pool.map(one, range(warm)))
+            began_s = time.process_time()
+            measured = list(pool.map(one, range(warm, warm + count)))
+            total_ms = 1000 * (time.process_time() - began_s)
+        self.asked()
+        aside_ms = 2 * max(0.0, total_ms - sum(sum(spent) for _, spent, _ in measured)) / count
+        return Load(
+            [sum(spent) for is_original, spent, _ in measured if is_original],
+            [sum(spent) + aside_ms for is_original, spent, _ in measured if not is_original],
+            [raised for _, _, raised in (*told, *measured) if raised], aside_ms,
+        )  # fmt: skip
+
+    def apart(self) -> Load:
+        """Wall-clock time in blocks of calls, original and optimized in turns; of two blocks the second counts."""
         found = Load()
         for _ in range(self.settings.repeats):
-            for pipeline, walls, cpus in (
-                (self.original, found.original_ms, found.original_cpu_ms),
-                (self.optimized, found.optimized_ms, found.optimized_cpu_ms),
-            ):
+            for pipeline, walls in ((self.original, found.original_ms), (self.optimized, found.optimized_ms)):
                 self._block(pipeline)
-                wall_ms, cpu_ms, raised = self._block(pipeline)
+                wall_ms, raised = self._block(pipeline)
                 walls.append(wall_ms)
-                cpus.append(cpu_ms)
                 found.raised += raised
         return found
 
-    def _block(self, pipeline: Any) -> tuple[float, float, list[str]]:
-        """Wall-clock and CPU ms for each call of a block, and what calls raised."""
-        count = BLOCK_CALLS * self.settings.side_by_side
+    def _call(self, n: int) -> tuple[Any, dict[str, Any]]:
         config = {**self.case.config, "recursion_limit": STEPS}
-        calls = []
-        for n in range(count):
-            text = self.case.questions[n % len(self.case.questions)]
-            given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
-            configurable = {**config.get("configurable", {}), "thread_id": str(uuid.uuid4())}
-            calls.append((given, {**config, "configurable": configurable} if self.case.threads else config))
+        text = self.case.questions[n % len(self.case.questions)]
+        given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
+        configurable = {**config.get("configurable", {}), "thread_id": str(uuid.uuid4())}
+        return given, ({**config, "configurable": configurable} if self.case.threads else config)
+
+    def _block(self, pipeline: Any) -> tuple[float, list[str]]:
+        """Wall-clock ms for each call of a block, and what calls raised."""
+        count = BLOCK_CALLS * self.settings.side_by_side
+        calls = [self._call(n) for n in range(count)]
         with contextlib.redirect_stdout(io.StringIO()):
-            began, cpu = time.perf_counter(), time.process_time()
+            began = time.perf_counter()
             raised = self._side_by_side(pipeline, calls)
-            wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+            wall = time.perf_counter() - began
         self.asked()
-        return 1000 * wall / count, 1000 * cpu / count, raised
+        return 1000 * wall / count, raised
 
     def _side_by_side(self, pipeline: Any, calls: list[tuple[Any, Any]]) -> list[str]:
-        def one(call: tuple[Any, Any]) -> str:
-            try:
-                pipeline.invoke(call[0], config=call[1])
-            except Exception as e:  # of the application
-                return repr(e)
-            return ""
-
         async def aone(call: tuple[Any, Any], slots: asyncio.Semaphore) -> str:
             async with slots:
                 try:
                     await pipeline.ainvoke(call[0], config=call[1])
-                except Exception as e:
+                except Exception as e:  # of the application
                     return repr(e)
             return ""
 
@@ -214,7 +243,7 @@ class Bench:
             told = asyncio.run(all_of_them())
         else:
             with ThreadPoolExecutor(self.settings.side_by_side) as pool:
-                told = list(pool.map(one, calls))
+                told = list(pool.map(partial(_raised_by, pipeline), calls))
         return [each for each in told if each]
 
     def measure(self, text: str) -> Measured:
@@ -252,6 +281,63 @@ class Bench:
             is_steady = not any(_said(what, first, each) for each in others)
             if is_steady and (difference := _said(what, first, second)):
                 yield f"streamed: {difference}"
+
+
+_spent: ContextVar[list[float] | None] = ContextVar("spent", default=None)
+_counted = threading.local()
+
+
+@contextlib.contextmanager
+def _spending(spent: list[float]) -> Iterator[None]:
+    """Add to `spent` the ms of CPU time of this thread inside the block, and of what the block has threads do."""
+    token, began_s = _spent.set(spent), time.thread_time()
+    try:
+        yield
+    finally:
+        if getattr(_counted, "spent", None) is not spent:
+            spent.append(1000 * (time.thread_time() - began_s))
+        _spent.reset(token)
+
+
+@contextlib.contextmanager
+def _told_of_threads() -> Iterator[None]:
+    """Count the CPU time of threads for the call that starts them, and that of work in a pool for the call behind."""
+    start_thread, submit_work = threading.Thread.start, ThreadPoolExecutor.submit
+
+    def start(thread: threading.Thread) -> None:
+        if (spent := _spent.get()) is not None:
+            run = thread.run
+
+            def counted() -> None:
+                _counted.spent = spent
+                try:
+                    run()
+                finally:
+                    spent.append(1000 * time.thread_time())
+
+            thread.run = counted  # type: ignore[method-assign]
+        start_thread(thread)
+
+    def submit(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if (spent := _spent.get()) is None:
+            return submit_work(pool, work, *args, **kwargs)
+
+        def done() -> Any:
+            with _spending(spent):
+                return work(*args, **kwargs)
+
+        return submit_work(pool, done)
+
+    with mock.patch.multiple(threading.Thread, start=start), mock.patch.multiple(ThreadPoolExecutor, submit=submit):
+        yield
+
+
+def _raised_by(pipeline: Any, call: tuple[Any, Any]) -> str:
+    try:
+        pipeline.invoke(call[0], config=call[1])
+    except Exception as e:  # of the application
+        return repr(e)
+    return ""
 
 
 def _told(what: str, run: Run) -> Any:
@@ -330,7 +416,8 @@ def found(case: Case, settings: Settings) -> Found:
         result.is_same_object = bench.optimized is bench.original
         bench.asked(settings.delays_s)
         if settings.side_by_side:
-            result.load = bench.load()
+            is_apart = settings.waiting or case.form == "ainvoke"  # a coroutine's own CPU time cannot be told
+            result.load = bench.apart() if is_apart else bench.mixed()
             return result
         for text in case.questions[: settings.inputs]:
             result.inputs.append(bench.measure(text))

@@ -249,10 +249,14 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A call where nothing has run ahead (`seams.Session.ask_alone`). `is_plain`: the call only makes a request."""
+    """A call where nothing has run ahead (`seams.Session.ask_alone`).
+
+    `is_plain`: whether the call only makes a request. `asking`: the context of the request, as of `Met`.
+    """
 
     request: OwnRequest
     is_plain: Callable[[], bool]
+    asking: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | Alone | None]
@@ -283,7 +287,8 @@ def sharing(meet: Meets) -> Forms:
             if session is None or (met := meet(session, original, self, args, kwargs, False)) is None:
                 return original(self, *args, **kwargs)
             if isinstance(met, Alone):
-                return alone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
+                with met.asking():
+                    return alone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
 
             def ask() -> Any:
                 with met.asking():
@@ -300,7 +305,8 @@ def sharing(meet: Meets) -> Forms:
             if session is None or (met := meet(session, original, self, args, kwargs, True)) is None:
                 return await original(self, *args, **kwargs)
             if isinstance(met, Alone):
-                return await aalone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
+                with met.asking():
+                    return await aalone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
 
             async def ask() -> Any:
                 with met.asking():

@@ -22,7 +22,7 @@ from typing import Any
 
 from teola_plugin.adapters.clients import is_plain_session, send_alone
 from teola_plugin.adapters.early import is_free_of_code
-from teola_plugin.adapters.interception import Met, sharing
+from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.methods import is_installed, is_replaced_by_us, method_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
@@ -103,10 +103,14 @@ def _settings(held: Any) -> Hashable:
     return key if is_comparable(key) and is_free_of_code(plain) and send_alone(()) else None
 
 
+def _named(held: Any) -> tuple[str, Hashable]:
+    """Return the name of a client's engine, and the service."""
+    name = type_name(type(held))
+    return name, ("web search", name, (foreign.own_attributes(held) or {}).get("base_url"))
+
+
 def _spec_of(held: Any) -> EngineSpec:
-    cls = type(held)
-    address = (foreign.own_attributes(held) or {}).get("base_url")
-    return EngineSpec("python", cls, type_name(cls), ("web search", type_name(cls), address))
+    return EngineSpec("python", type(held), *_named(held))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,12 @@ def in_tool() -> Iterator[None]:
 def _meet(
     session: Session, original: Callable[..., Any], client: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> Met | None:  # fmt: skip
-    if _is_in_tool.get() or not is_client_class(type(client)) or (settings := _settings(client)) is None:
+) -> Met | Alone | None:  # fmt: skip
+    if _is_in_tool.get():
+        return None
+    if request := session.ask_alone(partial(_named, client), "tool"):
+        return Alone(request, lambda: is_client_class(type(client)) and _settings(client) is not None, in_tool)
+    if not is_client_class(type(client)) or (settings := _settings(client)) is None:
         return None
     key = value_key((original.__name__, tuple(args), dict(kwargs)))
     return _Search(session.claim(_spec_of(client), "tool", (key, settings), {})) if is_comparable(key) else None

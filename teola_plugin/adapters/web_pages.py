@@ -223,10 +223,12 @@ def _meet(
 
 def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[EngineSpec, str, Hashable] | None:
     """Return the service, the operation and the key of a request; None if the request is nobody else's."""
+    if web_clients.is_in_tool():
+        return None
     given = {**dict(zip(("method", "url"), args, strict=False)), **kwargs}
     named = {name: plain_text(value) for name, value in given.items()}
     method = named.pop("method", None)
-    if len(args) > 2 or type(method) is not str or web_clients.is_in_tool() or not _is_new(client):
+    if len(args) > 2 or type(method) is not str or not _is_new(client):
         return None
     if (key := _key(method.upper(), named)) is None:
         return None

@@ -40,8 +40,10 @@ def instrument_component(component: object) -> None:
 def _listener(component: object) -> Session | None:
     """Return the session, if any, which wants the value of the component."""
     wanted = _watched_for.get(id(component))
-    is_own = wanted is not None and wanted() is component and not _is_inside.get()
-    return current() if is_own else None
+    if wanted is None or wanted() is not component or _is_inside.get():
+        return None
+    session = current()
+    return None if session is None or session.is_at_rest else session
 
 
 def _report(session: Session, component: object, value: Any) -> None:

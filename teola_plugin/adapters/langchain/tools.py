@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from operator import is_
 from pathlib import PurePath
 from types import FunctionType
@@ -33,7 +34,7 @@ from pydantic import BaseModel
 from teola_plugin.adapters import search_classes, web_clients
 from teola_plugin.adapters.configured import stand_in
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
-from teola_plugin.adapters.interception import Met, sharing
+from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import reading_retrievers
 from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
@@ -165,11 +166,15 @@ def is_said_to_read(tool: BaseTool) -> bool:
 
 def _is_search(tool: BaseTool) -> bool:
     """Whether the tool is a published tool of searches, without user code."""
-    if search_classes.tool_of(type(tool).__module__, type(tool).__name__) is None:
+    if not _is_search_class(type(tool)):
         return False
     held = [value for name, value in vars(tool).items() if name != "callbacks"]
     clients = [value for value in held if not is_free_of_code(value)]
     return is_published(tool, _CALLED) and all(_is_client(client) for client in clients)
+
+
+def _is_search_class(cls: type) -> bool:
+    return search_classes.tool_of(cls.__module__, cls.__name__) is not None
 
 
 _CALLED = ("invoke", "ainvoke", "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs")
@@ -267,12 +272,19 @@ class _Call(Met):
 def _meet(
     session: Session, original: Callable[..., Any], tool: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> _Call | None:  # fmt: skip
+) -> _Call | Alone | None:  # fmt: skip
+    if _is_search_class(type(tool)) and (request := session.ask_alone(partial(_named, tool), "tool")):
+        return Alone(request, partial(_is_search, tool), web_clients.in_tool)
     key = _key(args, kwargs)
     if key is None or _talkative.get(tool) or not is_said_to_read(tool):
         return None
-    spec = EngineSpec("python", _resource_of(tool), tool.name, reading_retrievers.provider_of_tool(tool))
+    spec = EngineSpec("python", _resource_of(tool), *_named(tool))
     return _Call(session.claim(spec, "tool", (key, is_async), {}), tool, args, kwargs, key)
+
+
+def _named(tool: BaseTool) -> tuple[str, Hashable]:
+    """Return the name of the tool's engine, and the service."""
+    return tool.name, reading_retrievers.provider_of_tool(tool)
 
 
 _SHARED = sharing(_meet)

@@ -176,9 +176,12 @@ class Marks:
         self.touched = self.touched if touched is self.touched else object()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moment:
-    """A state: the contents of objects changed since a `Beginning`. `changes`: the number of changes before."""
+    """A state: the contents of objects changed since a `Beginning`.
+
+    `changes`: the number of changes when the state was last found to be this one.
+    """
 
     contents: Log
     marks: Marks
@@ -391,7 +394,10 @@ class Heap:
         changed |= {key: held for key, held in self._tainted.items() if key not in moment.marks.tainted}
         changed |= self._known_otherwise(moment.marks.each)
         frames = beginning.frames
-        return bool(frames) and not self.can_reach(changed, *_lost(beginning.log), frames=frames)
+        if not frames or self.can_reach(changed, *_lost(beginning.log), frames=frames):
+            return False
+        moment.changes = self._changes  # equal as far as can be told, until the next change
+        return True
 
     # --- objects -----------------------------------------------------------------------------------------------------
 

@@ -641,6 +641,8 @@ class Session(seams.Session):
 
         The first value counts for a component that runs more than once (a retry, a fallback).
         """
+        if not self.wants_values:
+            return
         within = seams.within()
         awaiting = [front for front in self._fronts if front.awaits(component)]
         front = within if within in awaiting else next(iter(awaiting), None)
