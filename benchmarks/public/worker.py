@@ -45,8 +45,8 @@ OWN = "the original's own"
 """Of what its two runs do not agree in, nothing is compared."""
 BLOCK_CALLS = 2
 """Calls of a block for each of those side by side."""
-WARM_CALLS = 4
-"""Calls before the measured ones for each of those side by side, where both pipelines run mixed."""
+WARM_BLOCKS = 2
+"""Blocks of calls before the measured ones, where both pipelines run mixed."""
 STEPS = 40
 """The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
 
@@ -87,7 +87,7 @@ class Measured:
 class Load:
     """Calls side by side: what one takes in ms, of CPU time (`mixed`) or of wall-clock time (`apart`).
 
-    `aside_ms`: CPU time that belongs to no call, for each optimized one; None of wall-clock time.
+    `aside_ms`: CPU time beside the optimized calls, for each, more than beside the original's; None of wall-clock time.
     """
 
     original_ms: list[float] = field(default_factory=list)
@@ -172,30 +172,39 @@ class Bench:
 
         Both halves meet the same neighbours and the same contention, which blocks of one pipeline each do not. Since
         the interpreter computes all the time here, calls per second follow from the CPU time of a call. CPU time that
-        belongs to no call, such as that of the engines' threads, counts for the optimized pipeline.
+        belongs to no call, such as that of the engines' threads, counts for the optimized pipeline, but for what calls
+        of the original alone spend so.
         """
-        side_by_side = self.settings.side_by_side
-        warm, count = WARM_CALLS * side_by_side, 2 * BLOCK_CALLS * side_by_side * self.settings.repeats
-
-        def one(n: int) -> tuple[bool, list[float], str]:
-            is_original = bool((n // side_by_side + n) % 2)
-            call, spent = self._call(n // 2), list[float]()
-            with _spending(spent):
-                raised = _raised_by(self.original if is_original else self.optimized, call)
-            return is_original, spent, raised
-
-        with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(side_by_side) as pool, _told_of_threads():
-            told = list(pool.map(one, range(warm)))
-            began_s = time.process_time()
-            measured = list(pool.map(one, range(warm, warm + count)))
-            total_ms = 1000 * (time.process_time() - began_s)
+        calls = BLOCK_CALLS * self.settings.side_by_side
+        both = [self.original, self.optimized]
+        with contextlib.redirect_stdout(io.StringIO()), _told_of_threads():
+            alone, own_ms = self._measured(calls * self.settings.repeats, [self.original])
+            self._measured(WARM_BLOCKS * calls, both)
+            mixed, aside_ms = self._measured(2 * calls * self.settings.repeats, both)
         self.asked()
-        aside_ms = 2 * max(0.0, total_ms - sum(sum(spent) for _, spent, _ in measured)) / count
+        aside_ms = max(0.0, 2 * aside_ms - own_ms)
         return Load(
-            [sum(spent) for is_original, spent, _ in measured if is_original],
-            [sum(spent) + aside_ms for is_original, spent, _ in measured if not is_original],
-            [raised for _, _, raised in (*told, *measured) if raised], aside_ms,
+            [spent + own_ms for pipeline, spent, _ in mixed if pipeline is self.original],
+            [spent + aside_ms for pipeline, spent, _ in mixed if pipeline is self.optimized],
+            [raised for _, _, raised in (*alone, *mixed) if raised], aside_ms - own_ms,
         )  # fmt: skip
+
+    def _measured(self, count: int, pipelines: list[Any]) -> tuple[list[tuple[Any, float, str]], float]:
+        """Pipeline, ms and error of each of `count` calls, and the ms for each call that belong to none."""
+        side_by_side = self.settings.side_by_side
+
+        def one(n: int) -> tuple[Any, list[float], str]:
+            pipeline, spent = pipelines[(n // side_by_side + n) % len(pipelines)], list[float]()
+            call = self._call(n // len(pipelines))
+            with _spending(spent):
+                raised = _raised_by(pipeline, call)
+            return pipeline, spent, raised
+
+        began_s = time.process_time()
+        with ThreadPoolExecutor(side_by_side) as pool:
+            told = [(pipeline, sum(spent), raised) for pipeline, spent, raised in list(pool.map(one, range(count)))]
+        total_ms = 1000 * (time.process_time() - began_s)
+        return told, (total_ms - sum(spent for _, spent, _ in told)) / count
 
     def apart(self) -> Load:
         """Wall-clock time in blocks of calls, original and optimized in turns; of two blocks the second counts."""

@@ -278,7 +278,7 @@ def _steps(
 def _stepping(
     twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode, options: Mapping[str, Any] | None
 ) -> Iterator[Any]:
-    call = _open(twin, inputs, config, mode, taker=_taker(twin, options))
+    call = _open(twin, inputs, config, mode, find_taker=_finder(twin, options))
     try:
         while True:
             with active(call.session):
@@ -307,7 +307,7 @@ async def _astepping(
     twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode,
     options: Mapping[str, Any] | None,
 ) -> AsyncIterator[Any]:  # fmt: skip
-    call = _open(twin, inputs, config, mode, taker=_taker(twin, options))
+    call = _open(twin, inputs, config, mode, find_taker=_finder(twin, options))
     try:
         while True:
             with active(call.session):
@@ -333,14 +333,21 @@ def _is_plain(twin: Any) -> bool:
     return is_part_of_call(is_followed=calls.traced.follow is not None)
 
 
-def _taker(twin: Any, options: Mapping[str, Any] | None) -> Taker | None:
-    """See `stream_readers.taker_at`; None where the pipeline is no graph. Called by the stream's generator."""
+def _finder(twin: Any, options: Mapping[str, Any] | None) -> Callable[[], Taker | None]:
+    """Return a function that finds the reader of a stream, see `stream_readers.taker_at`; None of what is no graph.
+
+    Called by the stream's generator. The function looks at source texts, so a call at rest does not call it.
+    """
     if options is None or vars(twin)[_CALLS].traced.follow is None:
-        return None
+        return _no_taker
     reader: types.FrameType | None = sys._getframe(2)
     while reader is not None and reader.f_code.co_filename in _PASSING_ON:
         reader = reader.f_back
-    return None if reader is None else taker_at(reader, twin, options)
+    return _no_taker if reader is None else functools.partial(taker_at, reader, twin, options)
+
+
+def _no_taker() -> Taker | None:
+    return None
 
 
 _PASSING_ON = (generators.__file__, interception.__file__)
@@ -349,15 +356,17 @@ _PASSING_ON = (generators.__file__, interception.__file__)
 
 def _open(
     twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False,
-    taker: Taker | None = None,
+    find_taker: Callable[[], Taker | None] = _no_taker,
 ) -> Call:  # fmt: skip
     calls: Calls = vars(twin)[_CALLS]
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
-    entered = functools.partial(_entered, twin, inputs, config, mode, taker)
+    entered = functools.partial(_entered, twin, inputs, config, mode, find_taker)
     return calls.open(entered, count=len(inputs), loop=loop, is_lockstep=is_lockstep)
 
 
-def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, taker: Taker | None) -> Sequence[Entered]:
+def _entered(
+    twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, find_taker: Callable[[], Taker | None]
+) -> Sequence[Entered]:
     """Return what the call is given; nothing if the call is to run as it is."""
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
@@ -371,6 +380,7 @@ def _entered(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, taker: T
         return ()  # a handler may end the call before any request
     if any(map(is_watched, configs)):
         mode = "events"
+    taker = find_taker()
     heard, is_only = heard_by(configs) | (taker.changes if taker else frozenset()), len(inputs) == 1
     taker = None if mode == "events" else taker
     with tokens_heard(configs):
