@@ -177,7 +177,7 @@ class Bench:
         """
         calls = BLOCK_CALLS * self.settings.side_by_side
         both = [self.original, self.optimized]
-        with contextlib.redirect_stdout(io.StringIO()), _told_of_threads():
+        with contextlib.redirect_stdout(io.StringIO()), told_of_threads():
             alone, own_ms = self._measured(calls * self.settings.repeats, [self.original])
             self._measured(WARM_BLOCKS * calls, both)
             mixed, aside_ms = self._measured(2 * calls * self.settings.repeats, both)
@@ -196,7 +196,7 @@ class Bench:
         def one(n: int) -> tuple[Any, list[float], str]:
             pipeline, spent = pipelines[(n // side_by_side + n) % len(pipelines)], list[float]()
             call = self._call(n // len(pipelines))
-            with _spending(spent):
+            with spending(spent):
                 raised = _raised_by(pipeline, call)
             return pipeline, spent, raised
 
@@ -297,7 +297,7 @@ _counted = threading.local()
 
 
 @contextlib.contextmanager
-def _spending(spent: list[float]) -> Iterator[None]:
+def spending(spent: list[float]) -> Iterator[None]:
     """Add to `spent` the ms of CPU time of this thread inside the block, and of what the block has threads do."""
     token, began_s = _spent.set(spent), time.thread_time()
     try:
@@ -309,7 +309,7 @@ def _spending(spent: list[float]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told_of_threads() -> Iterator[None]:
+def told_of_threads() -> Iterator[None]:
     """Count the CPU time of threads for the call that starts them, and that of work in a pool for the call behind."""
     start_thread, submit_work = threading.Thread.start, ThreadPoolExecutor.submit
 
@@ -332,7 +332,7 @@ def _told_of_threads() -> Iterator[None]:
             return submit_work(pool, work, *args, **kwargs)
 
         def done() -> Any:
-            with _spending(spent):
+            with spending(spent):
                 return work(*args, **kwargs)
 
         return submit_work(pool, done)

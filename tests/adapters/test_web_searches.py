@@ -194,6 +194,22 @@ def test_searches_of_the_framework_count_as_answers_of_the_search_engine(service
     assert breaker.successes == before + 3
 
 
+def test_a_search_of_a_call_at_rest_is_one_miss_and_no_tool_is_looked_at(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_of(service, _two())
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    optimized(fast)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda *report: None)  # type: ignore[assignment]
+    monkeypatch.setattr("teola_plugin.adapters.langchain.tools._is_search", lambda tool: pytest.fail("looked at"))
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.rested, report.hits, report.misses) == (True, 0, sum(original.values()))
+
+
 def test_who_leaves_a_streamed_reply_of_an_agent_has_searched_for_nothing(service: Service) -> None:
     """While the model writes, its caller may still leave."""
     model = World((_two().name, {"query": "hive 1"}), waits=False)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ pytest.importorskip("public.server", reason="no benchmarks beside the tests")
 from public.bounds import DATA, RAG, Needs, bound_s, depends
 from public.replies import MARK, Script, filled, message, vector
 from public.server import Asked
+from public.worker import spending, told_of_threads
 
 SCHEMA = {
     "type": "object",
@@ -85,3 +89,26 @@ def test_a_request_waits_for_the_replies_it_holds_and_for_those_that_its_table_n
     assert depends(Needs(after={"chat": ("search",)}), run, 3) == {1, 2}
     assert depends(Needs(), run, 3) == {0, 1, 2}
     assert depends(RAG, run, 3) == {1, 2}
+
+
+def test_the_time_of_threads_counts_for_the_call_that_has_them_work() -> None:
+    spent: dict[str, list[float]] = {"apart": [], "pool": [], "thread": [], "none": []}
+
+    def compute(until_s: float = 0.05) -> None:
+        began_s = time.thread_time()
+        while time.thread_time() < began_s + until_s:
+            pass
+
+    with ThreadPoolExecutor(1) as pool, told_of_threads():
+        pool.submit(compute).result()
+        with spending(spent["apart"]):
+            compute()
+        with spending(spent["pool"]):
+            pool.submit(compute).result()
+        with spending(spent["thread"]):
+            thread = threading.Thread(target=compute)
+            thread.start()
+        with spending(spent["none"]):
+            thread.join()
+    least_ms = {name: 50 if name != "none" else 0 for name in spent}
+    assert all(least_ms[name] <= sum(each) < least_ms[name] + 25 for name, each in spent.items()), spent

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from pprint import pprint
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -338,6 +339,22 @@ LOOPS: dict[str, tuple[Callable[[Any], Any], Callable[[], dict[str, Any]]]] = {
     "a list of the state is changed": (appends_to_the_state, lambda: {"a": 1}),
     "an object of the state ends": (takes_all, lambda: {"kept": None}),
 }
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["at rest", "switched off"])
+def test_a_call_where_nothing_runs_ahead_looks_at_no_source(is_off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = built({"a": lambda state: {"a": Slow().invoke("first").content}}, (START, "a")).compile()
+    fast = optimize(plain)
+    if is_off:
+        monkeypatch.setenv("TEOLA_STANCE", "original")
+    else:
+        optimized(fast)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda *report: None)  # type: ignore[assignment]
+    monkeypatch.setattr("teola_plugin.adapters.langchain.twin.taker_at", lambda *given: pytest.fail("looked at"))
+    items = []
+    for item in fast.stream(GIVEN):
+        items.append(item)  # noqa: PERF402
+    assert items == list(plain.stream(GIVEN))
+    assert fast.invoke(GIVEN) == plain.invoke(GIVEN)
 
 
 @pytest.mark.parametrize("name", LOOPS)
