@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, hints, open_models, records, stock_records
+from teola_plugin.adapters.reader import amounts, foreign, hints, open_models, records, stock_records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
@@ -67,7 +67,8 @@ def _member(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Key
         raise Barrier(f"it calls {describe(callee)} in an unusual way")
     value = args[0]
     if run.is_unknown(value):
-        return run.unknown(value, holds=cls)
+        is_compared = all(map(foreign.is_atom, members)) and amounts.is_atom(amounts.holds_of(value))
+        return run.unknown(value, holds=cls, error=ValueError if is_compared else Exception)
     if facts_of(type(value)).kind == "enum" and type(value) is cls:
         return value
     if not foreign.is_atom(value) or not all(foreign.is_atom(each) for each in members):

@@ -565,7 +565,8 @@ class Expressions:
                     run.new_list = None
             if kind is Unknown:
                 if has_arguments and not unknowns.surely_has(run, held, name):
-                    run.raises(held.sources)  # before the arguments are evaluated
+                    error = AttributeError if kind_of(held) == "match" else Exception  # where it is None
+                    run.raises(held.sources, error=error)  # before the arguments are evaluated
                 args, kwargs = arguments(frame, None)
                 try:
                     return methods.unknown_method(run, held, name, args, kwargs)
@@ -875,8 +876,11 @@ class Expressions:
         def unpack(frame: Frame, value: Any) -> None:
             run: Run = frame[RUN]
             if run.is_unknown(value):
-                for store in stores:
-                    store(frame, run.unknown(value))
+                holds, is_sequence = operators.item_of(run, value)
+                run.unknown(value, error=ValueError if is_sequence else Exception)
+                for at, store in enumerate(stores):
+                    kind = holds if at != star else "texts" if holds == "text" else "any"
+                    store(frame, run.unknown(value, holds=kind, is_safe=True))
                 return
             wanted = None if star is not None else len(parts)
             for store, part in zip(stores, _unpacked(all_of(run, value, most=wanted), len(parts), star), strict=True):

@@ -1381,8 +1381,8 @@ class Heap:
             return _Arm(frame, asked, ended, frame.get(RETURNED) if ended is RETURN else None)
         except (RecursionError, Barrier) as e:  # of the reader; the program may never come there
             raise Stalled from e
-        except Exception:  # of the program that is read
-            self.raises()  # in the state of this moment, before the other arm is evaluated
+        except Exception as e:  # of the program that is read
+            self.raises(error=type(e))  # in the state of this moment, before the other arm is evaluated
             return _Arm(frame, asked, has_raised=True)
         finally:
             self._asked.pop()

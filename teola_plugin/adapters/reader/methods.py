@@ -199,6 +199,8 @@ def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, An
     if type(value) in (set, frozenset, bytes, *VIEWS):
         check = taking.stops if name in ("isdisjoint", "issuperset") else taking.hashed
         args = tuple([whole(run, each, check if type(value) is not bytes else None) for each in args])
+    if name == "index" and len(args) == 1 and not kwargs and unknown_atom(args[0]) and _are_atoms(value):
+        return run.unknown(args[0], value, holds=amounts.COUNT, error=ValueError)
     known(run, *args)
     run.require_known(*args, *kwargs.values())
     if type(value) in (list, tuple, deque) and name in ("count", "index"):
@@ -211,6 +213,10 @@ def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, An
         run.tick(1 + len(value) // 50)
     found = getattr(value, name)(*args, **kwargs)
     return run.keep_order(found, value, *args) if type(found) in (set, frozenset) else found
+
+
+def _are_atoms(value: Any) -> bool:
+    return type(value) in (list, tuple) and all(is_atom(holds_of(each)) for each in value)
 
 
 def _comparable(run: Any, elements: Any) -> None:

@@ -343,7 +343,10 @@ def _number(function: Callable[..., Any]) -> Handler:
             is_alone = len(args) == 1 and not kwargs
             made = _number_of(function, args[0].holds, args[1:]) if not kwargs else None
             is_of_text = is_alone and function in (int, float) and kind_of(args[0]) == "text"
-            error = ValueError if is_of_text else Exception
+            is_of_float = is_alone and function in (int, round) and args[0].holds is float and made is None
+            if is_of_float:  # an infinite one; another error is that of what is no number
+                run.raises(run.sources(args[0]), error=OverflowError)
+            error = ValueError if is_of_text or is_of_float else Exception
             holds: str | type = float if function is float else "int" if function is int else "number"
             return run.unknown(args[0], holds=made or holds, is_safe=made is not None, error=error)
         known(run, *args)

@@ -544,8 +544,9 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             "texts": "texts" if type(at) is slice else _of_texts(at),
             amounts.JSON: amounts.JSON,
         }.get(kind_of(held), "any")
-        is_safe = kind_of(held) in ("text", "texts", "list") and _is_there(run, held, at)
-        return run.unknown(held, at, holds=inner, is_safe=is_safe)
+        is_sequence = kind_of(held) in ("text", "texts", "list")
+        error = IndexError if is_sequence and _is_whole(at) else Exception
+        return run.unknown(held, at, holds=inner, is_safe=is_sequence and _is_there(run, held, at), error=error)
     if isinstance_of(held, Opaque):
         return _opaque_subscript(run, held, at)
     if is_unknown(run, held):
@@ -569,13 +570,25 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
         are_texts = kind in (list, tuple, dict) and _all_texts(held)
         end = end_of(at) if kind in (list, tuple, str) else None
         is_there = end is not None and end <= len(held)
-        return run.unknown(at, holds="text" if kind is str else _of_texts(at) if are_texts else "any", is_safe=is_there)
+        holds = "text" if kind is str else _of_texts(at) if are_texts else "any"
+        error = IndexError if kind in (list, tuple, str) and _is_whole(at) else Exception
+        return run.unknown(at, holds=holds, is_safe=is_there, error=error)
     run.require_known(at)
     if kind is defaultdict and at not in held:
         run.touch(held)
     if type(at) is slice and kind in SEQUENCES:
         run.tick(1 + len(held) // 50)
     return held[at]
+
+
+def item_of(run: Any, held: Any) -> tuple[str | type, bool]:
+    """Return the kind of an item of an unknown value, and whether the value certainly is a list, tuple or text."""
+    if type(held) is Unknown:
+        kind = kind_of(held)
+        return "text" if kind in ("text", "texts") else "any", kind in ("text", "texts", "list")
+    each = run.each_of(held) if type(held) is list else None
+    holds = each.holds if each is not None and each.holds is not None and amounts.is_atom(each.holds) else "any"
+    return holds, type(held) in (list, tuple)
 
 
 def _item_of_dict(run: Any, held: Any, at: Any, each: Each) -> Any:
@@ -629,8 +642,13 @@ def _is_there(run: Any, held: Any, at: Any) -> bool:
 
 def _whole_numbers(at: slice) -> bool:
     """Whether slicing by these does not raise."""
-    are_whole = all(type(each) is int or kind_of(each) == "int" or each is None for each in (at.start, at.stop))
+    are_whole = all(_is_whole(each) or each is None for each in (at.start, at.stop))
     return are_whole and (at.step is None or (type(at.step) is int and at.step != 0))
+
+
+def _is_whole(at: Any) -> bool:
+    """Whether the value certainly is a whole number."""
+    return type(at) is int or kind_of(at) == "int"
 
 
 def _of_texts(at: Any) -> str:

@@ -228,6 +228,7 @@ class Statements(Expressions):
     def _do_assert(self, node: ast.Assert) -> Block:
         test = self.expression(node.test)
         message = self.expression(node.msg) if node.msg else None
+        error = AssertionError if node.msg is None or isinstance(node.msg, ast.Constant) else Exception
 
         def check(frame: Frame) -> Ended:
             run: Run = frame[RUN]
@@ -236,7 +237,7 @@ class Statements(Expressions):
                 if not operators.truth(run, found):
                     raise run.made_exception(AssertionError(*([message(frame)] if message else [])))
             except Undecided:
-                run.raises()
+                run.raises(error=error)
             return None
 
         return check

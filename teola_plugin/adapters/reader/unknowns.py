@@ -23,7 +23,7 @@ from teola_plugin.adapters.reader import (
 )
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.facts import are_published, is_stock_record_class, is_user_code
+from teola_plugin.adapters.reader.facts import are_published, facts_of, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
 from teola_plugin.adapters.reader.table import is_key, is_text, kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import (
@@ -194,7 +194,8 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
             value.holds = "any"
         return None
     if name == "pop":
-        return run.unknown(value, holds="text")
+        error = IndexError if len(args) <= 1 and all(type(at) is int for at in args) else Exception
+        return run.unknown(value, holds="text", error=error)
     if name in ("reverse", "clear") and not args:
         return None
     if name in CHANGING:
@@ -222,6 +223,10 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
         return _sampled_field(run, value, name)
     if type(own := _of_program(value, name)) is property and own.fget is not None:
         return call(run, run.load(own.fget), (value,), {})
+    if name in ("name", "value") and foreign.is_class(holds) and facts_of(holds).kind == "enum":
+        members = [foreign.own_attributes(each) or {} for each in foreign.in_mro(holds, "_member_map_").values()]
+        kinds = (amounts.holds_of(each.get(f"_{name}_")) for each in members)
+        return run.unknown(value, holds=amounts.any_of(kinds) or "any", is_safe=True)
     declared = field_of(holds, name)
     if declared is None and (type_name(holds), name) == ("ChatMessage", "content") and is_stock_record_class(holds):
         declared = "any" if are_published(holds, [name]) else None

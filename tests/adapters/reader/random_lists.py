@@ -91,6 +91,18 @@ USES = [
     "m.ask(str([z[1] for z in it]))", "m.ask(format(<number>, 'c'))", "m.ask(str(len(ys)))", "t = sum(map(len, it))",
     "m.ask(str(len(seen)))",
     "m.ask(json.dumps({'a': <list>, 'b': <number>}))", "m.ask(str(len(d) + len(e)))", "m.ask(str(m.ask('jj')[:t]))",
+    "z, t = m.ask('kk').split()", "z, *ys = <list>", "z, t = <list>", "z, t = d", "a, b = it", "a, b, c = m.ask('ll')",
+    "m.ask(<list>[1])", "m.ask(words[len(xs)])", "m.ask(words[n.ask('mm')])", "m.ask(m.ask('nn').split('a')[1])",
+    "m.ask(words[int(m.ask('oo'))])", "t = words.index(m.ask('pp'))", "t = xs.index(<item>)", "m.ask(d[m.ask('qq')])",
+    "t = int(float(m.ask('rr')))", "t = round(float(m.ask('ss')))", "if t > 1: raise ValueError(t)", "assert <list>",
+    "if xs:\n    xs.clear()\n    raise IndexError(t)", "if 'a' in xs: raise KeyError(m.ask('tt'))", "assert t, <item>",
+    "m.ask('uu').split('a', 1).pop(1)", "m.ask(re.search('a', m.ask('vv')).group(0))", "m.ask(xs.pop(1))",
+]  # fmt: skip
+
+
+ERRORS = [
+    "TypeError", "IndexError", "Exception", "(ValueError, AttributeError)", "ValueError", "LookupError",
+    "AssertionError", "(ValueError, IndexError)", "(OverflowError, ValueError)",
 ]  # fmt: skip
 
 
@@ -134,7 +146,7 @@ def _statement(rnd: random.Random, depth: int, forms: Forms) -> list[str]:
     if depth and way < 0.3:
         both = _statement(rnd, depth - 1, forms) + _statement(rnd, depth - 1, forms)
         inner = [f"    {line}" for line in both]
-        error = rnd.choice(["TypeError", "IndexError", "Exception", "(ValueError, AttributeError)"])
+        error = rnd.choice(ERRORS)
         return ["try:", *inner, f"except {error}:", "    m.ask('caught')"]
     if depth and way < 0.37:
         inner = [f"    {line}" for line in _statement(rnd, depth - 1, forms)]
