@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
-from teola_plugin.adapters.reader.amounts import holds_of, is_atom
+from teola_plugin.adapters.reader.amounts import JSON, holds_of, is_atom
 from teola_plugin.adapters.reader.heap import (
     FUNCTION,
     MAPPED,
@@ -565,7 +565,7 @@ class Expressions:
                     run.new_list = None
             if kind is Unknown:
                 if has_arguments and not unknowns.surely_has(run, held, name):
-                    error = AttributeError if kind_of(held) == "match" else Exception  # where it is None
+                    error = AttributeError if kind_of(held) in ("match", JSON) else Exception
                     run.raises(held.sources, error=error)  # before the arguments are evaluated
                 args, kwargs = arguments(frame, None)
                 try:

@@ -673,9 +673,11 @@ class Heap:
         if type(value) is Unknown and len(value.over) > 1:
             return self._item_of_made(value, *value.over)
         each = self.each_of(value)
-        holds = None if each is None else each.holds
-        holds = holds or (amounts.JSON if amounts.holds_of(value) == amounts.JSON else "any")
-        return self._key_of(value, Unknown(holds, self.sources(value)))
+        whole = amounts.holds_of(value)
+        holds = (None if each is None else each.holds) or (whole if whole in (amounts.JSON, "text") else "any")
+        item = Unknown(holds, self.sources(value))
+        item.is_true = whole == "text"
+        return self._key_of(value, item)
 
     def _key_of(self, held: Any, key: Any) -> Any:
         """Return an item of what may be a dict, which has the item as a key until it is changed."""
@@ -969,7 +971,8 @@ class Heap:
     def repeat(self, frame: Frame, round_: Block, why: frozenset[Hashable]) -> None:
         """Go on with the state after any number of rounds; see `fork`. Raises: Stalled if the state is unknown.
 
-        A round is evaluated until another round changes no known value. Only values made by the joins of earlier rounds
+        A round is evaluated until another round changes no known value; where a round may return, the last one does so
+        for all. Only values made by the joins of earlier rounds
         are compared by what is known of them: such a value is held in one place, so no other value is the same.
         """
         first = len(self._made)
@@ -983,7 +986,7 @@ class Heap:
             known, true, stored = self._each, self._true.keys(), self._stored
             with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
-            if ended is not None or len(self._leaves) > marked:
+            if ended is not None or any(leave.how is not RETURN for leave in self._leaves[marked:]):
                 raise Stalled("a round of a loop may leave it, and it is not known which")
             self._optional = {key: each for key, each in self._optional.items() if optional.get(key) is each}
             changed = {
@@ -994,10 +997,10 @@ class Heap:
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
             changed |= self._known_otherwise(known)
             changed |= {key: held for key, (held, _) in optional.items() if key not in self._optional}
-            if self._stored != stored:
-                continue
-            if true <= self._true.keys() and (not changed or not self.can_reach(changed, frame)):
+            is_same = self._stored == stored and true <= self._true.keys()
+            if is_same and (not changed or not self.can_reach(changed, frame)):
                 return
+            self.drop_leaves(marked)  # the next round stands for this one, too
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
     @contextlib.contextmanager

@@ -544,6 +544,10 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             "texts": "texts" if type(at) is slice else _of_texts(at),
             amounts.JSON: amounts.JSON,
         }.get(kind_of(held), "any")
+        if kind_of(held) == amounts.JSON and (type(at) is str or _is_whole(at)):
+            for each in (TypeError, KeyError, *([] if type(at) is str else [IndexError])):
+                run.raises(run.sources(held, at), error=each)
+            return run.unknown(held, at, holds=amounts.JSON, is_safe=True)
         is_sequence = kind_of(held) in ("text", "texts", "list")
         error = IndexError if is_sequence and _is_whole(at) else Exception
         return run.unknown(held, at, holds=inner, is_safe=is_sequence and _is_there(run, held, at), error=error)

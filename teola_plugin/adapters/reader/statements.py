@@ -634,9 +634,9 @@ def _repeat(frame: Frame, items: Any, target: Store, body: Block, *, can_break: 
         ended = _round(run, inner, body)
         if can_break:  # the rounds behind are none: there may be any number
             ended = run.absorb(inner, BREAK, ended, marked)
-        if ended is not None:
+        if ended not in (None, RETURN):
             raise Stalled("a loop is left, and it is not known when")
-        return None
+        return ended
 
     run.repeat_over(items, frame, round_)
 

@@ -90,7 +90,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return run.unknown(value, *args[1:], is_safe=True)
     if value.holds == amounts.JSON and name == "get" and len(args) in (1, 2) and not kwargs:
         is_plain = args[1:] in ((), (None,)) or amounts.is_plain(amounts.holds_of(args[1]))
-        return run.unknown(value, *args, holds=amounts.JSON if is_plain else "any")
+        error = AttributeError if is_key(args[0]) else Exception
+        return run.unknown(value, *args, holds=amounts.JSON if is_plain else "any", error=error)
     if name in CHANGING or name[:2] == "__":
         run.forget_truth(value)
     if value.of is FOUND and (stored := _stored_in_found(run, value, name, args, kwargs)) is not None:

@@ -1,4 +1,4 @@
-"""Ways to parse a reply that may fail, with errors that a handler may name."""
+"""Ways to parse a reply, with the errors that a handler around may name."""
 
 from __future__ import annotations
 
@@ -55,6 +55,55 @@ def numbers_of(text: str) -> list[int]:
     return [int(x) - 1 for x in found]
 
 
+def first_marked(text: str) -> str:
+    for line in text.split("\n"):
+        if line.startswith("a:"):
+            return line[2:].strip()
+    return text
+
+
+def first_number(text: str) -> int:
+    for each in text.split():
+        try:
+            return int(each)
+        except ValueError:
+            continue
+    return 0
+
+
+def first_repeated(text: str) -> str:
+    seen = []
+    for line in text.split("\n"):
+        for other in seen:
+            if other == line:
+                return f"{len(seen)}: {line}"
+        seen.append(line)
+    return f"none of {len(seen)}"
+
+
+def first_of_all(text: str) -> str:
+    for line in text.split("\n"):
+        if not line:
+            continue
+        return line
+    return ""
+
+
+def letters_alone(text: str) -> str:
+    found = ""
+    for each in text:
+        if each.isalpha():
+            found += each
+    return found + "".join(each for each in text if each.upper() in "ABC")
+
+
+def first_score(text: str) -> int:
+    for line in text.split("\n"):
+        if ":" in line:
+            return int(line.split(":", 1)[1])
+    return 0
+
+
 def checked(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 10:
@@ -107,6 +156,12 @@ def one_of_them(text: str) -> tuple[str, str]:
 NAMED: list[tuple[Parse, tuple[type[Exception], ...]]] = [
     (of_pairs, ()),
     (numbers_of, ()),
+    (first_marked, ()),
+    (first_number, ()),
+    (first_repeated, ()),
+    (first_of_all, ()),
+    (letters_alone, ()),
+    (first_score, (ValueError,)),
     (checked, (ValueError,)),
     (looked_up, (LookupError,)),
     (stated, (AssertionError,)),
@@ -120,11 +175,21 @@ NAMED: list[tuple[Parse, tuple[type[Exception], ...]]] = [
     (lambda text: KINDS[int(text.split()[1]) - 1], (IndexError, ValueError)),
     (lambda text: KINDS.index(text), (ValueError,)),
     (lambda text: re.search(r"(\w) (\d)", text).group(2), (AttributeError,)),  # type: ignore[union-attr]
+    (lambda text: json.loads(text)["a"], (KeyError, TypeError, ValueError)),
+    (lambda text: json.loads(text)[0], (LookupError, TypeError, ValueError)),
+    (lambda text: json.loads(text).get("a", 1), (AttributeError, ValueError)),
     (lambda text: int(float(text)), (ValueError, OverflowError)),
     (lambda text: round(float(text)), (ValueError, OverflowError)),
 ]
 
 OTHERS: list[tuple[Parse, tuple[type[Exception], ...]]] = [
+    (first_score, (IndexError,)),
+    (lambda text: json.loads(text)["a"], (KeyError, ValueError)),
+    (lambda text: json.loads(text)["a"], (TypeError, ValueError)),
+    (lambda text: json.loads(text)[0], (IndexError, TypeError, ValueError)),
+    (lambda text: json.loads(text)[0], (KeyError, TypeError, ValueError)),
+    (lambda text: json.loads(text).get("a", 1), (TypeError, ValueError)),
+    (lambda text: json.loads(text).get([], 1), (AttributeError, ValueError)),
     (checked, (IndexError,)),
     (looked_up, (ValueError,)),
     (stated, (ValueError,)),

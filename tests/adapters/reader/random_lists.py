@@ -25,6 +25,23 @@ FILLS = [
     "for x in xs:\n    if x.strip(): break\n    ys.append(x)",
     "for k, v in d.items():\n    ys.append(k)\n    if jb.ask('r'): d.pop(k); break",
     "for k in d:\n    if k not in seen: xs.append(k)",
+    "for x in w.ask('wa'):\n    if x == 'a': return xs, x",
+    "for x in xs:\n    if x == 'no': continue\n    return m.ask(str(x)), ys",
+    "def first(xs):\n    for x in xs:\n        if str(x).strip(): return x\n    return 'none'\n"
+    "m.ask(str(first(<list>)))",
+    "def grown(xs):\n    for x in xs:\n        ys.append(x)\n        if x == 'a': return len(ys)\n    else: return ys\n"
+    "m.ask(str(grown(<list>)))",
+    "def tried(xs):\n    try:\n        for x in xs:\n            if jb.ask(str(x)): return int(x)\n"
+    "            seen.add(str(x))\n    except ValueError: return 'bad'\n    finally: ys.append('end')\n"
+    "    return m.ask('none')\nxs.append(tried(<list>))",
+    "def reached(xs, n=0):\n    for x in xs:\n        n += len(str(x))\n        if n > 2: return n\n    return -n\n"
+    "t = reached(<list>)\nm.ask(str(t))",
+    "def pair(xs, zs):\n    for x in xs:\n        for z in zs:\n            if x == z: return x, z\n"
+    "            d[str(z)] = 1\nm.ask(str(pair(<list>, <list>)))",
+    "def asked(xs):\n    for x in xs:\n        if x == 'a': break\n        if m.ask(str(x)) == 'yes': return x\n"
+    "    return xs\nys = [asked(<list>)]",
+    "for x in m.ask('wb'):\n    if x != 'a': ys.append(x)",
+    "d = dict(json.loads(m.ask('wc')) or {})",
 ]
 CHANGES = [
     "xs.append(<item>)", "ys.append(<item>)", "xs += <list>", "ys.extend(<list>)", "xs = ys", "ys = <list>",
@@ -96,7 +113,8 @@ USES = [
     "m.ask(words[int(m.ask('oo'))])", "t = words.index(m.ask('pp'))", "t = xs.index(<item>)", "m.ask(d[m.ask('qq')])",
     "t = int(float(m.ask('rr')))", "t = round(float(m.ask('ss')))", "if t > 1: raise ValueError(t)", "assert <list>",
     "if xs:\n    xs.clear()\n    raise IndexError(t)", "if 'a' in xs: raise KeyError(m.ask('tt'))", "assert t, <item>",
-    "m.ask('uu').split('a', 1).pop(1)", "m.ask(re.search('a', m.ask('vv')).group(0))", "m.ask(xs.pop(1))",
+    "m.ask('uu').split('a', 1).pop(1)", "m.ask(str(json.loads(m.ask('ww'))['a']))",
+    "m.ask(json.loads(m.ask('xx'))[0])", "m.ask(re.search('a', m.ask('vv')).group(0))", "m.ask(xs.pop(1))",
 ]  # fmt: skip
 
 
