@@ -31,6 +31,7 @@ from typing import Any
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
 from teola_plugin.adapters.reader.calls import FunctionValue
+from teola_plugin.adapters.reader.changes import CONTAINERS
 from teola_plugin.adapters.reader.dataframes import OfPandas, are_rows, is_same
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
@@ -52,6 +53,10 @@ from teola_plugin.adapters.reader.values import (
 from teola_plugin.adapters.source import original_of
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
+
+NO_HOLDERS = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+MAX_HOLDERS = 200
+"""Objects that are looked at for what variables hold, too."""
 
 OPERATIONS = 20_000
 """Parts of values that are copied a second time."""
@@ -342,8 +347,9 @@ class Passed:
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
         """Prepare the copies for a program with these inputs, to read on. `heard`: see `Run`.
 
-        Raises: Barrier if there is too much to copy.
+        Raises: Barrier if there is too much to copy, or if an object that is not copied holds what is.
         """
+        self._require_apart()
         both = [(given.copies[number], self.seen[number]) for number in given.copies.keys() & self.seen.keys()]
         self.given = [(mine, seen) for (_, mine), (_, seen) in both]
         self.outside.copies = {id(seen): (seen, mine) for mine, seen in self.given}
@@ -358,6 +364,21 @@ class Passed:
             number: (held, own[id(seen)][1]) for number, (held, seen) in self.seen.items() if id(seen) in own
         }
         self.outside.exact = {id(copy): copy for _, copy in self.outside.outer.values()}
+
+    def _require_apart(self) -> None:
+        """Require that no object of the variables holds a list, set or dict that a variable or copy stands for, too."""
+        held = [seen.held for level in self.levels for seen in level.seen.values() if type(seen) is Opaque]
+        copied = {number for number, (each, _) in self.seen.items() if type(each) in CONTAINERS}
+        looked_at = set[int]()
+        for each in held:  # which grows
+            if id(each) in looked_at or foreign.is_class(each) or type(each) in NO_HOLDERS:
+                continue
+            looked_at.add(id(each))
+            parts = [*(foreign.own_attributes(each) or {}).values()]
+            if any(id(part) in copied for part in parts):
+                raise Barrier("an object holds a list, set or dict that a variable holds, too")
+            if len(looked_at) < MAX_HOLDERS:
+                held += [part for part in parts if not foreign.is_atom(part)]
 
     @property
     def places(self) -> list[tuple[types.CodeType, int]]:

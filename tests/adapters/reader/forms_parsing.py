@@ -81,6 +81,58 @@ def first_repeated(text: str) -> str:
     return f"none of {len(seen)}"
 
 
+def before_the_last(text: str) -> str:
+    last = other = "none"
+    for line in text.split("\n"):
+        if "stop" in line:
+            return line
+        other = last
+        last = line
+    return other
+
+
+def kept_back(text: str) -> str:
+    kept = ["none", "none"]
+
+    def look() -> str:
+        for line in text.split("\n"):
+            if "stop" in line:
+                return line
+            kept[1] = kept[0]
+            kept[0] = line
+        return "end"
+
+    look()
+    return kept[1]
+
+
+def whole_or_broken(text: str) -> str:
+    for line in text.split("\n"):
+        if "a" in line:
+            found = "broken"
+            break
+    else:
+        found = "whole"
+    return found
+
+
+def told_apart(text: str) -> str:
+    for line in text.split("\n"):
+        if line == "a":
+            return "first"
+        if line.startswith("b"):
+            return "second"
+        if line.endswith("c"):
+            return "third"
+        if "d" in line:
+            return "fourth"
+        if len(line) > 9:
+            return "long"
+        if line == line.upper():
+            return "loud"
+    return "none"
+
+
 def first_of_all(text: str) -> str:
     for line in text.split("\n"):
         if not line:
@@ -159,6 +211,9 @@ NAMED: list[tuple[Parse, tuple[type[Exception], ...]]] = [
     (first_marked, ()),
     (first_number, ()),
     (first_repeated, ()),
+    (before_the_last, ()),
+    (told_apart, ()),
+    (kept_back, ()),
     (first_of_all, ()),
     (letters_alone, ()),
     (first_score, (ValueError,)),
@@ -183,6 +238,7 @@ NAMED: list[tuple[Parse, tuple[type[Exception], ...]]] = [
 ]
 
 OTHERS: list[tuple[Parse, tuple[type[Exception], ...]]] = [
+    (whole_or_broken, ()),
     (first_score, (IndexError,)),
     (lambda text: json.loads(text)["a"], (KeyError, ValueError)),
     (lambda text: json.loads(text)["a"], (TypeError, ValueError)),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.adapters.reader.forms_parsing import NAMED, OTHERS, Parse
-from tests.adapters.reader.test_python_forms import certain_behind
+from tests.adapters.reader.test_python_forms import TEXTS, certain_behind
+from tests.adapters.reader.world import same_as_original
 
 
 @pytest.mark.parametrize(("parse", "errors"), NAMED)
@@ -22,6 +23,14 @@ def test_behind_errors_with_other_names_no_request_is_certain(
     parse: Parse, errors: tuple[type[Exception], ...]
 ) -> None:
     assert not certain_behind(lambda m, text, xs: tried(parse, errors, text))
+
+
+@pytest.mark.parametrize(("parse", "errors"), [*NAMED, *OTHERS])
+@pytest.mark.parametrize("said", [*TEXTS, '{"a": 1}', "stop\na\nb", "1 2.5"])
+def test_nothing_is_asked_of_a_parse_but_what_the_original_asks(
+    parse: Parse, errors: tuple[type[Exception], ...], said: str
+) -> None:
+    same_as_original(lambda m: m.ask(tried(parse, errors, m.ask("text"))), lambda *_: said)
 
 
 def tried(parse: Parse, errors: tuple[type[Exception], ...], text: str) -> Any:

@@ -138,6 +138,15 @@ ROUNDS = {
 """Programs, with how many requests are found ahead of the run, or as the run makes them, from the second time on."""
 
 LEFT = {
+    "a list that an object holds, too": """
+        box = Box()
+        rows = box.rows
+        for name in ("a", "b"):
+            text = unread(lambda: name)
+            rows.append(m.ask(f"one {text}"))
+            rows.append(m.ask(f"two {box.rows}"))
+        return rows
+    """,
     "equal requests in each round": """
         out = []
         for name in ("a", "b", "c", "d"):
