@@ -336,7 +336,7 @@ def _is_plain(twin: Any) -> bool:
 def _finder(twin: Any, options: Mapping[str, Any] | None) -> Callable[[], Taker | None]:
     """Return a function that finds the reader of a stream, see `stream_readers.taker_at`; None of what is no graph.
 
-    Called by the stream's generator. The function looks at source texts, so a call at rest does not call it.
+    Called by the stream's generator. The function looks at source texts: not for calls at rest.
     """
     if options is None or vars(twin)[_CALLS].traced.follow is None:
         return _no_taker

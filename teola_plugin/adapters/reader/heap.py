@@ -180,7 +180,7 @@ class Marks:
 class Moment:
     """A state: the contents of objects changed since a `Beginning`.
 
-    `changes`: the number of changes when the state was last found to be this one.
+    `changes`: the number of changes when the state was last found equal.
     """
 
     contents: Log
@@ -971,8 +971,8 @@ class Heap:
     def repeat(self, frame: Frame, round_: Block, why: frozenset[Hashable]) -> None:
         """Go on with the state after any number of rounds; see `fork`. Raises: Stalled if the state is unknown.
 
-        A round is evaluated until another round changes no known value; where a round may return, the last one does so
-        for all. Only values made by the joins of earlier rounds
+        A round is evaluated until another round changes no known value; where a round may return, the last round
+        returns for all. Only values made by the joins of earlier rounds
         are compared by what is known of them: such a value is held in one place, so no other value is the same.
         """
         first = len(self._made)

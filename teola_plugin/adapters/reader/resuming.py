@@ -299,6 +299,18 @@ class Variables:
     copies: dict[str, Any] = field(default_factory=dict)
 
 
+def _is_constant(seen: Any) -> bool:
+    return foreign.is_atom(seen) or type(seen) in (tuple, frozenset) or isinstance_of(seen, Opaque)
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """Yield what a container or a plain object holds."""
+    if type(value) in CONTAINERS or type(value) in (tuple, frozenset):
+        yield from dict.values(value) if isinstance_of(value, dict) else value
+    else:
+        yield from (foreign.own_attributes(value) or {}).values()
+
+
 @dataclass(slots=True)
 class Passed:
     """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
@@ -347,7 +359,7 @@ class Passed:
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
         """Prepare the copies for a program with these inputs, to read on. `heard`: see `Run`.
 
-        Raises: Barrier if there is too much to copy, or if an object that is not copied holds what is.
+        Raises: Barrier if there is too much to copy, or if an object without a copy holds a copied value.
         """
         self._require_apart()
         both = [(given.copies[number], self.seen[number]) for number in given.copies.keys() & self.seen.keys()]
@@ -366,17 +378,17 @@ class Passed:
         self.outside.exact = {id(copy): copy for _, copy in self.outside.outer.values()}
 
     def _require_apart(self) -> None:
-        """Require that no object of the variables holds a list, set or dict that a variable or copy stands for, too."""
+        """Require objects of the variables without any container or record copied for a variable, too. Raises: Barrier."""
         held = [seen.held for level in self.levels for seen in level.seen.values() if type(seen) is Opaque]
-        copied = {number for number, (each, _) in self.seen.items() if type(each) in CONTAINERS}
+        copied = {number for number, (_, seen) in self.seen.items() if not _is_constant(seen)}
         looked_at = set[int]()
         for each in held:  # which grows
             if id(each) in looked_at or foreign.is_class(each) or type(each) in NO_HOLDERS:
                 continue
             looked_at.add(id(each))
-            parts = [*(foreign.own_attributes(each) or {}).values()]
+            parts = [*_parts_of(each)]
             if any(id(part) in copied for part in parts):
-                raise Barrier("an object holds a list, set or dict that a variable holds, too")
+                raise Barrier("an object holds what a variable holds, too")
             if len(looked_at) < MAX_HOLDERS:
                 held += [part for part in parts if not foreign.is_atom(part)]
 

@@ -138,6 +138,15 @@ ROUNDS = {
 """Programs, with how many requests are found ahead of the run, or as the run makes them, from the second time on."""
 
 LEFT = {
+    "a list in a list of an object": """
+        inner, box = [], Box()
+        box.rows.append(inner)
+        for name in ("a", "b"):
+            text = unread(lambda: name)
+            inner.append(m.ask(f"one {text}"))
+            inner.append(m.ask(f"two {box.rows}"))
+        return inner
+    """,
     "a list that an object holds, too": """
         box = Box()
         rows = box.rows
