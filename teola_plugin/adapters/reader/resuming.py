@@ -378,7 +378,7 @@ class Passed:
         self.outside.exact = {id(copy): copy for _, copy in self.outside.outer.values()}
 
     def _require_apart(self) -> None:
-        """Require objects of the variables without any container or record copied for a variable, too. Raises: Barrier."""
+        """Require variables' objects without any container or record copied for a variable, too. Raises: Barrier."""
         held = [seen.held for level in self.levels for seen in level.seen.values() if type(seen) is Opaque]
         copied = {number for number, (_, seen) in self.seen.items() if not _is_constant(seen)}
         looked_at = set[int]()
