@@ -31,7 +31,6 @@ from typing import Any
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
 from teola_plugin.adapters.reader.calls import FunctionValue
-from teola_plugin.adapters.reader.changes import CONTAINERS
 from teola_plugin.adapters.reader.dataframes import OfPandas, are_rows, is_same
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
@@ -54,6 +53,7 @@ from teola_plugin.adapters.source import original_of
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
+_GROUPS = (list, set, deque, tuple, frozenset)
 NO_HOLDERS = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 MAX_HOLDERS = 200
 """Objects that are looked at for what variables hold, too."""
@@ -303,12 +303,11 @@ def _is_constant(seen: Any) -> bool:
     return foreign.is_atom(seen) or type(seen) in (tuple, frozenset) or isinstance_of(seen, Opaque)
 
 
-def _parts_of(value: Any) -> Iterator[Any]:
-    """Yield what a container or a plain object holds."""
-    if type(value) in CONTAINERS or type(value) in (tuple, frozenset):
-        yield from dict.values(value) if isinstance_of(value, dict) else value
-    else:
-        yield from (foreign.own_attributes(value) or {}).values()
+def _parts_of(value: Any) -> list[Any]:
+    """Return what a container or a plain object holds. Made at once, as the program may change the object meanwhile."""
+    if isinstance_of(value, dict):
+        return [*dict.values(value)]
+    return [*value] if type(value) in _GROUPS else [*(foreign.own_attributes(value) or {}).values()]
 
 
 @dataclass(slots=True)
@@ -386,7 +385,7 @@ class Passed:
             if id(each) in looked_at or foreign.is_class(each) or type(each) in NO_HOLDERS:
                 continue
             looked_at.add(id(each))
-            parts = [*_parts_of(each)]
+            parts = _parts_of(each)
             if any(id(part) in copied for part in parts):
                 raise Barrier("an object holds what a variable holds, too")
             if len(looked_at) < MAX_HOLDERS:

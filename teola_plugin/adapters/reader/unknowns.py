@@ -226,8 +226,9 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
         return call(run, run.load(own.fget), (value,), {})
     if name in ("name", "value") and foreign.is_class(holds) and facts_of(holds).kind == "enum":
         members = [foreign.own_attributes(each) or {} for each in foreign.in_mro(holds, "_member_map_").values()]
-        kinds = (amounts.holds_of(each.get(f"_{name}_")) for each in members)
-        return run.unknown(value, holds=amounts.any_of(kinds) or "any", is_safe=True)
+        found = amounts.any_of(amounts.holds_of(each.get(f"_{name}_")) for each in members)
+        if found is not None and amounts.is_atom(found):
+            return run.unknown(value, holds=found, is_safe=True)
     declared = field_of(holds, name)
     if declared is None and (type_name(holds), name) == ("ChatMessage", "content") and is_stock_record_class(holds):
         declared = "any" if are_published(holds, [name]) else None
