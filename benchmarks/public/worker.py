@@ -135,6 +135,9 @@ class Bench:
         body = {"delays_s": delays_s} if delays_s else {}
         return [Asked(**each) for each in self._control.post("/control", json=body).json()]
 
+    def _given(self, text: str) -> Any:
+        return self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
+
     def run(self, pipeline: Any, text: str, *, form: str = "", **options: Any) -> Run:
         from teola_plugin.comparison.langchain import Recorder
         from teola_plugin.comparison.trees import canonical_tree
@@ -147,7 +150,7 @@ class Bench:
         if self.case.threads:
             config.setdefault("configurable", {})["thread_id"] = str(uuid.uuid4())
         recorder = Recorder() if options.pop("is_recorded", False) else None
-        given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
+        given = self._given(text)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             answer = self._caller.call(
                 pipeline, form or self.case.form, given,
@@ -220,9 +223,8 @@ class Bench:
     def _call(self, n: int) -> tuple[Any, dict[str, Any]]:
         config = {**self.case.config, "recursion_limit": STEPS}
         text = self.case.questions[n % len(self.case.questions)]
-        given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
         configurable = {**config.get("configurable", {}), "thread_id": str(uuid.uuid4())}
-        return given, ({**config, "configurable": configurable} if self.case.threads else config)
+        return self._given(text), ({**config, "configurable": configurable} if self.case.threads else config)
 
     def _block(self, pipeline: Any) -> tuple[float, list[str]]:
         """Wall-clock ms for each call of a block, and what calls raised."""
